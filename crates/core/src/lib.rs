@@ -31,8 +31,8 @@ mod words {
     pub(crate) use comeback_retry::words;
 }
 
-pub use audit::{Audit, Did};
-pub use decide::{End, Outcome, Snapshot, Speaker};
+pub use audit::{Audit, AuditAction};
+pub use decide::{End, Outcome, Reporter, Snapshot};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use execution::{Execution, ExecutionState};
 pub use failure::{Class, Failure, RetryAfter, Trigger};
@@ -46,4 +46,4 @@ pub use reason::{Decision, Reason, Verdict};
 pub use scope::NamePatterns;
 pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, Priority, RetryKind, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
-pub use transition::{Line, Rejection, Transition};
+pub use transition::{Rejection, Transition, TransitionKind};

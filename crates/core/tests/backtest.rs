@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use comeback_core::backtest::{Arm, Backtest, Life, Range, Terms};
+use comeback_core::backtest::{Backtest, PolicyResult, Range, TaskHistory, Terms};
 use comeback_core::decide;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -36,12 +36,12 @@ fn lived(n: u128, policy: Option<Policy>, healthy_from: Timestamp) -> (Snapshot,
     }
 }
 
-fn life(n: u128, policy: &Value, healthy_from: Timestamp) -> Option<Life> {
+fn life(n: u128, policy: &Value, healthy_from: Timestamp) -> Option<TaskHistory> {
     let (snapshot, records) = lived(n, Some(native(policy.clone())), healthy_from);
-    Life::of(&snapshot.task, 3, &records)
+    TaskHistory::of(&snapshot.task, 3, &records)
 }
 
-fn lives(policy: &Value, healthy_after_minutes: &[u64]) -> Vec<Life> {
+fn lives(policy: &Value, healthy_after_minutes: &[u64]) -> Vec<TaskHistory> {
     let healthy = |minutes: &u64| T0 + Millis::from_secs(minutes * 60);
     (1..).zip(healthy_after_minutes).filter_map(|(n, minutes)| life(n, policy, healthy(minutes))).collect()
 }
@@ -55,11 +55,11 @@ fn policy_of(value: &Value) -> Option<Arc<Policy>> {
     policy(Dialect::Native, value).map(Arc::new)
 }
 
-fn test(lives: &[Life], policy: Value) -> Backtest {
+fn test(lives: &[TaskHistory], policy: Value) -> Backtest {
     played(lives, policy, LATE)
 }
 
-fn played(lives: &[Life], policy: Value, until: Timestamp) -> Backtest {
+fn played(lives: &[TaskHistory], policy: Value, until: Timestamp) -> Backtest {
     let (terms, range) = (terms(policy), Range { since: T0, until, fine: HOUR });
     let mut test = Backtest::default();
     lives.iter().for_each(|life| test.add(life, &terms, range, &|| true));
@@ -67,12 +67,12 @@ fn played(lives: &[Life], policy: Value, until: Timestamp) -> Backtest {
     test
 }
 
-fn lives_of(healthy_after_minutes: &[u64]) -> Vec<Life> {
+fn lives_of(healthy_after_minutes: &[u64]) -> Vec<TaskHistory> {
     lives(&json!(FIVE_MINUTES), healthy_after_minutes)
 }
 
 #[track_caller]
-fn check(arm: &Arm, recovered: u64, gave_up: u64, retries: u64) {
+fn check(arm: &PolicyResult, recovered: u64, gave_up: u64, retries: u64) {
     assert_eq!((arm.recovered, arm.gave_up, arm.open, arm.retries), (recovered, gave_up, 0, retries), "{arm:?}");
 }
 
@@ -117,13 +117,13 @@ fn what_the_record_does_not_tell_is_unknown_and_not_guessed() {
 }
 
 /// Retried by hand at an instant, and healthy then.
-fn brought_back(over: &Snapshot, mut records: Vec<Record>, at: Timestamp) -> Life {
-    let retried = transition::manual_retry(&over.task, false, &Act::default(), at).expect("can be retried");
+fn brought_back(over: &Snapshot, mut records: Vec<Record>, at: Timestamp) -> TaskHistory {
+    let retried = transition::manual_retry(&over.task, false, &Actor::default(), at).expect("can be retried");
     records.push(retried.record().clone());
     let again = lease(&after(over, &retried), at);
     let change = end(&again, End::Succeeded { result: None }, at + Millis::from_secs(1));
     records.push(change.record().clone());
-    Life::of(change.after(), 1, &records).expect("it failed")
+    TaskHistory::of(change.after(), 1, &records).expect("it failed")
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn what_would_come_after_now_has_not_happened() {
 }
 
 /// One run after another, each ended as told, and leased again when it is due.
-fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> Life {
+fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> TaskHistory {
     let mut snapshot = pending(Some(native(policy)));
     snapshot.task.lane = Arc::new(Lane { kind: "test".into(), ..lane });
     let (mut records, mut now) = (Vec::new(), T0);
@@ -172,7 +172,7 @@ fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> Life {
             snapshot = after(&snapshot, &started);
         }
         now = now + Millis::from_secs(*after_seconds);
-        let outcome = Outcome { speaker: Speaker::Anyone, end: how.clone() };
+        let outcome = Outcome { speaker: Reporter::Anyone, end: how.clone() };
         let change = decide::decide(&snapshot, &outcome, now).expect("may speak");
         records.push(change.record().clone());
         snapshot = after(&snapshot, &change);
@@ -182,7 +182,7 @@ fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> Life {
             _ => break,
         }
     }
-    Life::of(&snapshot.task, 3, &records).expect("it failed")
+    TaskHistory::of(&snapshot.task, 3, &records).expect("it failed")
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn what_is_not_played_to_its_end_is_not_known() {
 fn a_life_without_trouble_is_none() {
     assert_eq!(life(1, &json!(FIVE_MINUTES), T0), None);
     let (snapshot, _) = lived(1, None, LATE);
-    assert_eq!(Life::of(&snapshot.task, 1, &[]), None);
+    assert_eq!(TaskHistory::of(&snapshot.task, 1, &[]), None);
 }
 
 proptest! {
@@ -246,7 +246,7 @@ proptest! {
     fn the_same_policy_brings_about_what_happened(policy in any_policy(), minutes in prop::collection::vec(0..90_u64, 1..6)) {
         let lives = lives(&policy, &minutes);
         let test = test(&lives, policy);
-        let known = |arm: &Arm| {
+        let known = |arm: &PolicyResult| {
             let counts = (arm.recovered, arm.gave_up, arm.open, arm.retries, arm.wasted, arm.cost);
             (counts, arm.recovery_p50, arm.peak_per_minute, arm.attempts.clone(), arm.load.clone())
         };

@@ -346,7 +346,7 @@ fn retry_after_is_honoured_uncounted_and_bounded() {
 #[test]
 fn losses_have_their_own_counter_and_limit() {
     let lose = |snapshot: &Snapshot, now| {
-        let outcome = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
         decide::decide(snapshot, &outcome, now).expect("the server may speak")
     };
     // A2: the default with a policy repeats, uncounted, three times; the fourth is a poison pill.
@@ -381,7 +381,7 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     hook.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..(*hook.task.lane).clone() });
     let claimed = lease(&hook, T0);
     assert_eq!((claimed.task.state, claimed.task.run), (State::Claimed, 0));
-    let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let lost = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     let late = T0 + Millis::from_secs(60);
     let change = decide::decide(&claimed, &lost, late).expect("given back");
     assert_eq!((change.after().state, change.after().counters), (State::Pending, Counters::default()));
@@ -389,7 +389,7 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     let change = decide::decide(&sent, &lost, late).expect("lost");
     assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
     // F1-10: the callee may answer before the start call returned.
-    let early = Outcome { speaker: Speaker::Run(1), end: End::Succeeded { result: None } };
+    let early = Outcome { speaker: Reporter::Run(1), end: End::Succeeded { result: None } };
     let change = decide::decide(&sent, &early, T0).expect("accepted");
     assert_eq!((change.after().state, change.after().run), (State::Succeeded, 1));
 }
@@ -488,7 +488,7 @@ fn exhaustion_is_dead_or_parked_and_refusal_comes_before_it() {
     let parked =
         end(&running(Some(native(json!({"max_retries": 0, "on_exhausted": "park"})))), End::Failed(error("x")), T0);
     assert_eq!((parked.after().state, parked.after().parked), (State::Paused, true));
-    let resumed = transition::resume(parked.after(), &transition::Act::default(), T0).expect("resumes");
+    let resumed = transition::resume(parked.after(), &transition::Actor::default(), T0).expect("resumes");
     assert_eq!((resumed.after().state, resumed.after().cycle), (State::Pending, 1));
     assert_eq!(resumed.after().counters, Counters::default());
 }
@@ -518,22 +518,23 @@ fn only_the_live_lease_may_speak() {
             .map(|it| it.after().state)
     };
     let lost = Err(Rejection::LeaseLost);
-    assert_eq!(say(Speaker::Lease(1), T0), Ok(State::Succeeded));
-    assert_eq!(say(Speaker::Lease(0), T0), lost);
-    assert_eq!(say(Speaker::Lease(2), T0), lost);
-    assert_eq!(say(Speaker::Lease(1), T0 + Millis::from_secs(60)), lost, "an expired lease says nothing (R-I5)");
-    assert_eq!(say(Speaker::Run(1), T0), Ok(State::Succeeded));
-    assert_eq!(say(Speaker::Run(2), T0), lost);
-    assert_eq!(say(Speaker::Attempt(0), T0), Ok(State::Succeeded));
-    assert_eq!(say(Speaker::Attempt(1), T0), lost);
+    assert_eq!(say(Reporter::Lease(1), T0), Ok(State::Succeeded));
+    assert_eq!(say(Reporter::Lease(0), T0), lost);
+    assert_eq!(say(Reporter::Lease(2), T0), lost);
+    assert_eq!(say(Reporter::Lease(1), T0 + Millis::from_secs(60)), lost, "an expired lease says nothing (R-I5)");
+    assert_eq!(say(Reporter::Run(1), T0), Ok(State::Succeeded));
+    assert_eq!(say(Reporter::Run(2), T0), lost);
+    assert_eq!(say(Reporter::Attempt(0), T0), Ok(State::Succeeded));
+    assert_eq!(say(Reporter::Attempt(1), T0), lost);
     let waiting = pending(None);
-    for speaker in [Speaker::Lease(0), Speaker::Run(0), Speaker::Anyone] {
+    for speaker in [Reporter::Lease(0), Reporter::Run(0), Reporter::Anyone] {
         let outcome = Outcome { speaker, end: End::Released };
         assert_eq!(decide::decide(&waiting, &outcome, T0), Err(Rejection::LeaseLost));
     }
-    let canceled = transition::cancel(&snapshot.task, Reason::Canceled, &transition::Act::default(), T0).expect("open");
+    let canceled =
+        transition::cancel(&snapshot.task, Reason::Canceled, &transition::Actor::default(), T0).expect("open");
     let gone = after(&snapshot, &canceled);
-    let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Released };
+    let outcome = Outcome { speaker: Reporter::Lease(1), end: End::Released };
     assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
 }
 
@@ -542,7 +543,7 @@ fn only_the_live_lease_may_speak() {
 fn a_lease_may_say_of_itself_that_it_is_lost() {
     let snapshot = running(Some(native(json!({"on_lost": "retry"}))));
     let lost = |number| {
-        let outcome = Outcome { speaker: Speaker::Lease(number), end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { speaker: Reporter::Lease(number), end: End::Lost(Trigger::LeaseExpired) };
         decide::decide(&snapshot, &outcome, T0)
     };
     let change = lost(1).expect("its own");
@@ -550,7 +551,7 @@ fn a_lease_may_say_of_itself_that_it_is_lost() {
     let failure = change.record().failure.as_ref().expect("a failure");
     assert!(failure.message.ends_with("was started again and does not know of it"), "{}", failure.message);
     assert_eq!(lost(2).err(), Some(Rejection::LeaseLost));
-    let early = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let early = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     assert_eq!(decide::decide(&snapshot, &early, T0).err(), Some(Rejection::NotDue), "a loop has to wait for its end");
 }
 
@@ -569,19 +570,19 @@ fn a_retry_after_that_cannot_be_read_is_noted() {
 #[test]
 fn an_attempt_speaks_only_while_it_names_one_run() {
     let speaks = |snapshot: &Snapshot, attempt, now| {
-        let outcome = Outcome { speaker: Speaker::Attempt(attempt), end: End::Succeeded { result: None } };
+        let outcome = Outcome { speaker: Reporter::Attempt(attempt), end: End::Succeeded { result: None } };
         decide::decide(snapshot, &outcome, now).is_ok()
     };
     let first = running(Some(native(json!({}))));
     let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..class(Class::RateLimited) };
-    let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let lost = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     let expired = T0 + Millis::from_secs(60);
     let failed = end(&first, End::Failed(error("x")), T0);
     let partings = [
         ("throttle", end(&first, End::Failed(limited), T0)),
         ("snooze", end(&first, End::Snoozed { delay: Millis::from_secs(1) }, T0)),
         ("loss", decide::decide(&first, &lost, expired).expect("lost")),
-        ("manual retry", transition::manual_retry(failed.after(), false, &transition::Act::default(), T0).unwrap()),
+        ("manual retry", transition::manual_retry(failed.after(), false, &transition::Actor::default(), T0).unwrap()),
     ];
     for (what, change) in partings {
         let later = after(&first, &change);
@@ -591,7 +592,7 @@ fn an_attempt_speaks_only_while_it_names_one_run() {
         assert!(!speaks(&second, 0, now), "{what}: the first run's callback is stale");
         let (third, now) = come_back(&after(&second, &end(&second, End::Failed(error("x")), now)));
         assert!(!speaks(&third, 0, now) && !speaks(&third, 1, now), "{what}: parted for good");
-        let by_run = Outcome { speaker: Speaker::Run(3), end: End::Succeeded { result: None } };
+        let by_run = Outcome { speaker: Reporter::Run(3), end: End::Succeeded { result: None } };
         assert!(decide::decide(&third, &by_run, now).is_ok(), "{what}: its run still does");
     }
     let (second, now) = come_back(&after(&first, &failed));
@@ -606,7 +607,7 @@ fn the_server_says_only_what_is_so() {
     timed.task.timeout = Some(Millis::from_secs(30));
     let run = lease(&timed, T0);
     let say = |end: End, now| {
-        decide::decide(&run, &Outcome { speaker: Speaker::Server, end }, now).map(|change| change.after().state)
+        decide::decide(&run, &Outcome { speaker: Reporter::Server, end }, now).map(|change| change.after().state)
     };
     let idle = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
     let (timeout, expiry) = (T0 + Millis::from_secs(30), T0 + Millis::from_secs(60));
@@ -617,9 +618,9 @@ fn the_server_says_only_what_is_so() {
         assert_eq!(say(End::Lost(trigger), expiry), Ok(State::RetryPending));
     }
     let boundless = running(None);
-    let outcome = Outcome { speaker: Speaker::Server, end: idle() };
+    let outcome = Outcome { speaker: Reporter::Server, end: idle() };
     assert_eq!(decide::decide(&boundless, &outcome, expiry), Err(Rejection::NotDue), "it has no timeout");
-    let mine = Outcome { speaker: Speaker::Lease(1), end: idle() };
+    let mine = Outcome { speaker: Reporter::Lease(1), end: idle() };
     assert!(decide::decide(&run, &mine, T0).is_ok(), "a worker may report a timeout of its own");
     assert_eq!(transition::expire(&run.task, true, T0), Err(Rejection::NotDue));
 }
@@ -628,12 +629,12 @@ fn the_server_says_only_what_is_so() {
 #[test]
 fn a_paused_run_may_still_end() {
     let snapshot = running(Some(native(json!({"max_retries": 1}))));
-    let paused = transition::pause(&snapshot.task, &transition::Act::default(), T0).expect("pauses");
+    let paused = transition::pause(&snapshot.task, &transition::Actor::default(), T0).expect("pauses");
     let paused = after(&snapshot, &paused);
     assert_eq!(end(&paused, End::Succeeded { result: None }, T0).after().state, State::Succeeded);
     let failed = end(&paused, End::Failed(error("x")), T0);
     assert_eq!((failed.after().state, failed.after().paused_from), (State::Paused, Some(State::RetryPending)));
-    let resumed = transition::resume(failed.after(), &transition::Act::default(), T0).expect("resumes");
+    let resumed = transition::resume(failed.after(), &transition::Actor::default(), T0).expect("resumes");
     assert_eq!(resumed.after().state, State::RetryPending, "S1-89");
     assert_eq!(resumed.after().next_retry_at, Some(T0 + Millis::from_secs(5)));
     assert_eq!(end(&paused, End::Failed(class(Class::Final)), T0).after().state, State::Failed);

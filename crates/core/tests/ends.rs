@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::*;
 
 use comeback_core::reason::{Decision, Verdict};
-use comeback_core::transition::{self, Act, Line};
+use comeback_core::transition::{self, Actor, TransitionKind};
 use comeback_core::*;
 use serde_json::{Value, json};
 
@@ -21,35 +21,35 @@ const GOES_ON: [Reason; 7] = [
     Reason::ManualRetry,
 ];
 
-const LINES: [Line; 28] = [
-    Line::T1,
-    Line::T2,
-    Line::T3,
-    Line::T4,
-    Line::T5,
-    Line::T6,
-    Line::T7,
-    Line::T8,
-    Line::T9,
-    Line::T10,
-    Line::T11,
-    Line::T12,
-    Line::T13,
-    Line::T14,
-    Line::T15,
-    Line::T16,
-    Line::T17,
-    Line::T18,
-    Line::T19,
-    Line::T20,
-    Line::T22,
-    Line::T23,
-    Line::T24,
-    Line::T25,
-    Line::T26,
-    Line::T27,
-    Line::T28,
-    Line::T29,
+const LINES: [TransitionKind; 28] = [
+    TransitionKind::T1,
+    TransitionKind::T2,
+    TransitionKind::T3,
+    TransitionKind::T4,
+    TransitionKind::T5,
+    TransitionKind::T6,
+    TransitionKind::T7,
+    TransitionKind::T8,
+    TransitionKind::T9,
+    TransitionKind::T10,
+    TransitionKind::T11,
+    TransitionKind::T12,
+    TransitionKind::T13,
+    TransitionKind::T14,
+    TransitionKind::T15,
+    TransitionKind::T16,
+    TransitionKind::T17,
+    TransitionKind::T18,
+    TransitionKind::T19,
+    TransitionKind::T20,
+    TransitionKind::T22,
+    TransitionKind::T23,
+    TransitionKind::T24,
+    TransitionKind::T25,
+    TransitionKind::T26,
+    TransitionKind::T27,
+    TransitionKind::T28,
+    TransitionKind::T29,
 ];
 
 fn failed(policy: Value, failure: Failure) -> Transition {
@@ -59,7 +59,7 @@ fn failed(policy: Value, failure: Failure) -> Transition {
 fn lost(policy: Value) -> Transition {
     let snapshot = running(Some(native(policy)));
     let late = T0 + Millis::from_secs(3_600);
-    let outcome = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     comeback_core::decide::decide(&snapshot, &outcome, late).expect("it is lost")
 }
 
@@ -69,7 +69,7 @@ fn ways() -> Vec<Transition> {
     let mut with_deadline = pending(None).task;
     with_deadline.expires_at = Some(T0 + Millis::from_secs(10));
     let late = T0 + Millis::from_secs(20);
-    let act = Act::default();
+    let act = Actor::default();
     let cancel = |reason| transition::cancel(&pending(None).task, reason, &act, T0).expect("canceled");
     let once = |policy: Value, failure: Failure| {
         let snapshot = running(Some(native(policy)));
@@ -91,7 +91,7 @@ fn ways() -> Vec<Transition> {
     let again = transition::manual_retry(dead.after(), false, &act, T0).expect("retried");
     let undo = |was: &Transition| {
         let again = transition::manual_retry(was.after(), false, &act, T0).expect("retried");
-        transition::undo_retry(again.after(), &operation::Was::of(was.after()), &act, T0).expect("put back")
+        transition::undo_retry(again.after(), &operation::UndoSnapshot::of(was.after()), &act, T0).expect("put back")
     };
     let refused = end(&running(None), End::Failed(error("x")), T0);
     vec![
@@ -127,7 +127,7 @@ fn ways() -> Vec<Transition> {
         dead,
     ]
     .into_iter()
-    .filter(|change| change.is_end() || change.line() == Line::T29)
+    .filter(|change| change.is_end() || change.line() == TransitionKind::T29)
     .collect()
 }
 
@@ -142,7 +142,7 @@ fn every_way_to_end_says_why() {
         let last = record.decision.is_some().then_some(record);
         let why = explain::standing(task, last);
         assert!(!why.contains("nothing was decided") && !why.contains("it was not to be"), "{reason}: {why}");
-        if matches!(task.state, State::Failed | State::Dead) && change.line() != Line::T29 {
+        if matches!(task.state, State::Failed | State::Dead) && change.line() != TransitionKind::T29 {
             assert_eq!(record.decision.as_ref().map(|it| it.reason), Some(reason), "{:?}", change.line());
             assert!(record.failure.is_some() || task.class.is_some(), "{reason} says nothing of what was wrong");
         }
@@ -150,7 +150,7 @@ fn every_way_to_end_says_why() {
     let ends: BTreeSet<Reason> = Reason::ALL.iter().copied().filter(|reason| !GOES_ON.contains(reason)).collect();
     assert_eq!(reasons, ends, "each reason that ends a task is among the ways");
     let mut possible = BTreeSet::new();
-    for line in LINES.into_iter().filter(|line| *line != Line::T28) {
+    for line in LINES.into_iter().filter(|line| *line != TransitionKind::T28) {
         for to in State::ALL.iter().copied().filter(|state| state.is_terminal()) {
             if State::ALL.iter().any(|from| line.allows(*from, to)) {
                 possible.insert((format!("{line:?}"), to));
@@ -175,7 +175,9 @@ fn the_words_for_ends_without_a_run_say_what_was_wrong() {
     let said = |reason: Reason, state: State| {
         let ways = ways();
         let is_it = |change: &&Transition| {
-            change.after().reason == Some(reason) && change.after().state == state && change.line() != Line::T29
+            change.after().reason == Some(reason)
+                && change.after().state == state
+                && change.line() != TransitionKind::T29
         };
         let change = ways.iter().find(is_it).expect("is among the ways");
         explain::standing(change.after(), Some(change.record()))

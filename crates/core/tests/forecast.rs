@@ -51,7 +51,7 @@ fn why_tells_what_happened_last() {
     let over = after(&again, &end(&again, End::Succeeded { result: None }, now));
     let said = explain::standing(&over.task, Some(&record));
     assert!(said.starts_with("run 2 succeeded; before that, run 1: boom; retry 1 of 3"), "{said}");
-    let act = transition::Act::default();
+    let act = transition::Actor::default();
     let canceled = transition::cancel(&failed.task, Reason::Canceled, &act, T0).expect("can be canceled");
     let said = explain::standing(canceled.after(), Some(&record));
     assert!(said.starts_with("somebody canceled it; before that, run 1: boom"), "{said}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::*;
 
 use comeback_core::graph::{Halt, Working};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 use uuid::Uuid;
@@ -93,7 +93,7 @@ impl World {
     }
 
     fn cancel(&mut self, name: &str) {
-        let change = transition::cancel(&self.task(name), Reason::Canceled, &Act::default(), T0).expect("open");
+        let change = transition::cancel(&self.task(name), Reason::Canceled, &Actor::default(), T0).expect("open");
         self.work.apply(change, T0).expect("loaded");
     }
 
@@ -255,7 +255,7 @@ fn a_retrying_child_keeps_its_ancestors() {
     let mut world = World::with(&["a", "b", "c"], &["a*b", "a*c"], on);
     world.fail("a");
     world.settle("b", End::Failed(error("x")), Some(native(json!({}))));
-    let again = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("it failed");
+    let again = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("it failed");
     world.work.reopen(again, T0).expect("loaded");
     world.cancel("c");
     assert_eq!((world.state("a"), world.state("b")), (State::Pending, State::RetryPending));
@@ -269,7 +269,7 @@ fn canceling_an_execution_cancels_all_that_is_open() {
     world.settle("d", End::Failed(error("x")), Some(native(json!({}))));
     world.succeed("a");
     world.run("b");
-    world.work.cancel(Reason::ExecutionCanceled, &Act::default(), T0).expect("loaded");
+    world.work.cancel(Reason::ExecutionCanceled, &Actor::default(), T0).expect("loaded");
     for name in ["b", "c", "d"] {
         assert_eq!(world.state(name), State::Canceled, "{name}"); // S1-53, F1-16
     }
@@ -279,13 +279,13 @@ fn canceling_an_execution_cancels_all_that_is_open() {
 /// What is done to the whole is told with who did it and what they said.
 #[test]
 fn an_execution_tells_who_acted_and_why() {
-    let act = Act { by: Some("ana".into()), note: Some("maintenance".into()), ..Act::default() };
+    let act = Actor { by: Some("ana".into()), note: Some("maintenance".into()), ..Actor::default() };
     let mut world = World::new(&["a"], &[]);
     let paused = world.work.execution().pause(T0).expect("open");
     world.work.set_paused(paused, &act, T0);
     let resumed = world.work.execution().resume(T0).expect("paused");
     world.work.set_paused(resumed, &act, T0);
-    world.work.cancel(Reason::ExecutionCanceled, &Act { note: None, ..act.clone() }, T0).expect("loaded");
+    world.work.cancel(Reason::ExecutionCanceled, &Actor { note: None, ..act.clone() }, T0).expect("loaded");
     let mut failed = World::new(&["a"], &[]);
     failed.fail("a");
     failed.work.retry_failed(BTreeMap::new(), &act, T0).expect("reopens");
@@ -328,7 +328,7 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
     world.succeed("other");
     world.fail("a");
     assert_eq!(world.execution(), ExecutionState::Failed);
-    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     assert_eq!(world.execution(), ExecutionState::Running);
     assert_eq!(
@@ -347,9 +347,9 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
 #[test]
 fn a_reopening_brings_back_what_failing_fast_took_along() {
     let fast = |execution| Execution { fail_fast: true, ..execution };
-    let whole = |world: &mut World| world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("reopens");
+    let whole = |world: &mut World| world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("reopens");
     let one = |world: &mut World| {
-        let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+        let retried = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("failed");
         world.work.reopen(retried, T0).expect("reopens");
     };
     let ways: [&dyn Fn(&mut World); 2] = [&whole, &one];
@@ -380,10 +380,10 @@ fn a_reopening_beside_a_failure_that_stays_brings_back_no_siblings() {
     world.succeed("cleanup");
     world.fail("b");
     assert_eq!((world.state("c"), world.execution()), (State::Canceled, ExecutionState::Failed));
-    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     assert_eq!(world.state("c"), State::Canceled, "b still stands");
-    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("loaded");
     assert_eq!((world.state("b"), world.state("c")), (State::Pending, State::Pending));
 }
 
@@ -394,7 +394,7 @@ fn a_reopening_brings_back_dead_ends_above() {
     let mut world = World::with(&["top", "mid", "leaf", "other"], &["top>mid", "mid>leaf", "other>leaf f"], on);
     world.fail("other");
     assert_eq!(["top", "mid"].map(|name| world.task(name).reason), [Some(Reason::DeadEnd); 2]);
-    let retried = transition::manual_retry(&world.task("other"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("other"), false, &Actor::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     let states = ["top", "mid", "leaf", "other"].map(|name| world.state(name));
     assert_eq!(states, [State::Pending, State::Waiting, State::Waiting, State::Pending]);
@@ -411,7 +411,7 @@ fn a_reopening_without_a_failure_changes_nothing() {
     world.cancel("a");
     assert_eq!(world.execution(), ExecutionState::Failed);
     let before = world.work.execution().clone();
-    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("loaded");
     assert_eq!((world.work.execution(), world.state("a")), (&before, State::Canceled));
 }
 
@@ -426,7 +426,7 @@ fn a_failed_handler_waits_for_the_task_it_handles() {
         assert_eq!(world.execution(), ExecutionState::Failed);
         world
             .work
-            .retry_failed(BTreeMap::new(), &Act { by: Some("ana".into()), ..Act::default() }, T0)
+            .retry_failed(BTreeMap::new(), &Actor { by: Some("ana".into()), ..Actor::default() }, T0)
             .expect("reopens");
         world
     };
@@ -448,7 +448,7 @@ fn a_reopening_does_not_wake_what_has_no_hope() {
     world.fail("a");
     world.fail("b");
     assert_eq!((world.state("c"), world.state("d")), (State::Skipped, State::Skipped));
-    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     assert_eq!((world.state("c"), world.state("d")), (State::Skipped, State::Skipped), "b stays failed");
     world.succeed("a");
@@ -461,7 +461,7 @@ fn a_reopened_parent_is_waited_for_again() {
     let mut world = World::new(&["a", "b", "c"], &["a!c", "b>c"]);
     world.fail("a");
     assert_eq!(world.task("c").needs_left, 1);
-    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("a"), false, &Actor::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     assert_eq!(world.task("c").needs_left, 2);
     world.succeed("a");
@@ -516,7 +516,7 @@ fn a_retry_waits_for_a_need_that_is_open_again() {
     world.fail("a");
     world.fail("handler");
     for name in ["a", "handler"] {
-        let retried = transition::manual_retry(&world.task(name), false, &Act::default(), T0).expect("failed");
+        let retried = transition::manual_retry(&world.task(name), false, &Actor::default(), T0).expect("failed");
         world.work.reopen(retried, T0).expect("reopens");
     }
     let handler = world.task("handler");
@@ -532,7 +532,7 @@ fn a_retry_is_refused_where_a_need_can_never_be_met() {
     let mut world = World::new(&["a", "b", "c"], &["a>b f"]);
     world.cancel("a");
     assert_eq!(world.task("b").reason, Some(Reason::UpstreamFailed));
-    let retried = transition::manual_retry(&world.task("b"), false, &Act::default(), T0).expect("failed");
+    let retried = transition::manual_retry(&world.task("b"), false, &Actor::default(), T0).expect("failed");
     let halt = world.work.reopen(retried, T0);
     assert!(matches!(halt, Err(Halt::Rejected(Rejection::WrongState { state: State::Failed, .. }))), "{halt:?}");
 
@@ -544,14 +544,14 @@ fn a_retry_is_refused_where_a_need_can_never_be_met() {
     expire(&mut world, "b");
     world.cancel("a");
     world.fail("c");
-    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("loaded");
     let states = ["a", "b", "c"].map(|name| world.state(name));
     assert_eq!(states, [State::Canceled, State::Dead, State::Pending]);
 
     let mut world = World::new(&["a", "b"], &["a>b"]);
     expire(&mut world, "b");
     world.cancel("a");
-    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("loaded");
     assert_eq!((world.state("b"), world.execution()), (State::Dead, ExecutionState::Failed));
 }
 
@@ -572,12 +572,12 @@ fn failed_loop(failed: &[&str]) -> World {
 #[test]
 fn a_loop_is_mended_by_its_round_by_itself_or_by_the_whole() {
     let retried = |world: &World, name: &str| {
-        transition::manual_retry(&world.task(name), false, &Act::default(), T0).expect("it failed")
+        transition::manual_retry(&world.task(name), false, &Actor::default(), T0).expect("it failed")
     };
     for way in ["r1", "loop", "whole"] {
         let mut world = failed_loop(&["r1"]);
         match way {
-            "whole" => world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded"),
+            "whole" => world.work.retry_failed(BTreeMap::new(), &Actor::default(), T0).expect("loaded"),
             name => world.work.reopen(retried(&world, name), T0).expect("reopens"),
         }
         assert_eq!((world.state("r0"), world.state("r1")), (State::Succeeded, State::Pending), "{way}");
@@ -600,9 +600,9 @@ fn what_stands_for_an_execution_is_taken_up_with_all_that_was_given_up_for_it() 
     let mut world = World::new(&["call", "after"], &["call>after"]);
     world.fail("call");
     let mended = ExecutionId(Uuid::from_u128(7));
-    let change =
-        transition::take_up(&world.task("call"), mended, None, &"one".into(), &Act::default(), T0).expect("it failed");
-    world.work.take_up(change, &Act::default(), T0).expect("loaded");
+    let change = transition::take_up(&world.task("call"), mended, None, &"one".into(), &Actor::default(), T0)
+        .expect("it failed");
+    world.work.take_up(change, &Actor::default(), T0).expect("loaded");
     assert_eq!((world.state("call"), world.state("after")), (State::Running, State::Waiting));
     assert_eq!((world.task("call").run, world.task("call").cycle), (2, 1));
     assert_eq!((world.execution(), world.work.execution().open), (ExecutionState::Running, 2));

@@ -2,7 +2,7 @@
 //!
 //! The reference knows one policy (fixed delay, no jitter), keeps plain numbers and has no events.
 
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use comeback_core::{Task, decide};
 use proptest::prelude::*;
@@ -234,7 +234,7 @@ impl Real {
         }
     }
 
-    fn end(&mut self, speaker: Speaker, end: End, now: Timestamp) {
+    fn end(&mut self, speaker: Reporter, end: End, now: Timestamp) {
         let decided = decide::decide(&self.snapshot, &Outcome { speaker, end }, now);
         self.take(decided);
     }
@@ -256,7 +256,7 @@ impl StateMachineTest for Real {
 
     fn apply(mut real: Real, reference: &Reference, verb: Verb) -> Real {
         let now = T0 + Millis(reference.now);
-        let act = Act::default();
+        let act = Actor::default();
         let task: Task = real.snapshot.task.clone();
         match verb {
             Verb::Pass(_) => {}
@@ -265,21 +265,25 @@ impl StateMachineTest for Real {
                     real.snapshot.task = step.after;
                 }
             }
-            Verb::Succeed { lease } => real.end(Speaker::Lease(lease), End::Succeeded { result: None }, now),
-            Verb::Fail { lease } => real.end(Speaker::Lease(lease), End::Failed(error("x")), now),
-            Verb::FailFinally { lease } => real.end(Speaker::Lease(lease), End::Failed(class(Class::Final)), now),
+            Verb::Succeed { lease } => real.end(Reporter::Lease(lease), End::Succeeded { result: None }, now),
+            Verb::Fail { lease } => real.end(Reporter::Lease(lease), End::Failed(error("x")), now),
+            Verb::FailFinally { lease } => real.end(Reporter::Lease(lease), End::Failed(class(Class::Final)), now),
             Verb::Throttle { lease, after } => {
                 let retry_after = Some(RetryAfter::Span(Millis(after)));
-                real.end(Speaker::Lease(lease), End::Failed(Failure { retry_after, ..class(Class::RateLimited) }), now);
+                real.end(
+                    Reporter::Lease(lease),
+                    End::Failed(Failure { retry_after, ..class(Class::RateLimited) }),
+                    now,
+                );
             }
             Verb::Snooze { lease, delay } => {
-                real.end(Speaker::Lease(lease), End::Snoozed { delay: Millis(delay) }, now)
+                real.end(Reporter::Lease(lease), End::Snoozed { delay: Millis(delay) }, now)
             }
-            Verb::Release { lease } => real.end(Speaker::Lease(lease), End::Released, now),
+            Verb::Release { lease } => real.end(Reporter::Lease(lease), End::Released, now),
             Verb::Reap => {
                 let expired = task.lease.as_ref().and_then(|lease| lease.expires_at).is_some_and(|at| at <= now);
                 if expired {
-                    real.end(Speaker::Server, End::Lost(Trigger::LeaseExpired), now);
+                    real.end(Reporter::Server, End::Lost(Trigger::LeaseExpired), now);
                 }
             }
             Verb::Promote => {

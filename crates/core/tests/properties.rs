@@ -2,7 +2,7 @@
 
 use comeback_core::filter::Filter;
 use comeback_core::replay::{Replayed, replay};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use comeback_core::{backoff, decide, dialect, expression, graph};
 use proptest::prelude::*;
@@ -136,7 +136,7 @@ impl Life {
         Some(change)
     }
 
-    fn end(&mut self, speaker: Speaker, end: End) -> Option<Transition> {
+    fn end(&mut self, speaker: Reporter, end: End) -> Option<Transition> {
         let outcome = Outcome { speaker, end };
         let decided = decide::decide(&self.snapshot, &outcome, self.now);
         assert_eq!(decided, decide::decide(&self.snapshot, &outcome, self.now), "same question, same answer");
@@ -145,8 +145,8 @@ impl Life {
 
     fn happen(&mut self, what: &Happening) {
         let task = self.snapshot.task.clone();
-        let (now, act) = (self.now, Act::default());
-        let mine = Speaker::Lease(task.lease_number);
+        let (now, act) = (self.now, Actor::default());
+        let mine = Reporter::Lease(task.lease_number);
         match what {
             Happening::Lease => {
                 if let Ok(step) = transition::lease(&task, "w", Millis::from_secs(60), now) {
@@ -160,10 +160,10 @@ impl Life {
                 let lost = End::Lost(Trigger::LeaseExpired);
                 if let Some(until) = task.lease.as_ref().and_then(|lease| lease.expires_at).filter(|until| *until > now)
                 {
-                    assert!(self.end(Speaker::Server, lost.clone()).is_none(), "a live lease is not lost");
+                    assert!(self.end(Reporter::Server, lost.clone()).is_none(), "a live lease is not lost");
                     self.now = until;
                 }
-                drop(self.end(Speaker::Server, lost));
+                drop(self.end(Reporter::Server, lost));
             }
             Happening::Snooze(ms) => drop(self.end(mine, End::Snoozed { delay: Millis(*ms) })),
             Happening::Release => {
@@ -172,7 +172,7 @@ impl Life {
                 }
             }
             Happening::StaleReport(number) if *number != task.lease_number => {
-                assert!(self.end(Speaker::Lease(*number), End::Succeeded { result: None }).is_none());
+                assert!(self.end(Reporter::Lease(*number), End::Succeeded { result: None }).is_none());
             }
             Happening::StaleReport(_) => {}
             Happening::Due => {
@@ -195,7 +195,7 @@ impl Life {
         }
     }
 
-    fn fail(&mut self, speaker: Speaker, failure: &Failure) {
+    fn fail(&mut self, speaker: Reporter, failure: &Failure) {
         let before = self.snapshot.task.clone();
         let Some(change) = self.end(speaker, End::Failed(failure.clone())) else { return };
         let Some(next) = change.after().next_retry_at else { return };
@@ -366,7 +366,7 @@ proptest! {
                 continue;
             }
             let change = if *how == 2 {
-                transition::cancel(&task, Reason::Canceled, &Act::default(), T0).expect("open")
+                transition::cancel(&task, Reason::Canceled, &Actor::default(), T0).expect("open")
             } else {
                 let leased = transition::lease(&task, "w", Millis::from_secs(9), T0).expect("pending").after;
                 let finish = if *how == 0 { End::Succeeded { result: None } } else { End::Failed(error("x")) };

@@ -1,6 +1,6 @@
 //! The transition table: what is not in it cannot be made.
 
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::common::*;
 /// A task in each state, with what that state implies.
 fn in_state(state: State) -> Task {
     let snapshot = pending(Some(native(json!({}))));
-    let act = Act::default();
+    let act = Actor::default();
     let change = |task: &Task| -> Task {
         match state {
             State::RetryPending => end(&running(Some(native(json!({})))), End::Failed(error("x")), T0).after().clone(),
@@ -43,7 +43,7 @@ fn in_state(state: State) -> Task {
 #[test]
 fn each_verb_is_possible_from_its_own_states_only() {
     use State::*;
-    let act = Act::default();
+    let act = Actor::default();
     let late = T0 + Millis::from_secs(3_600);
     type Verb = Box<dyn Fn(&Task) -> Result<State, Rejection>>;
     let state = |change: Result<Transition, Rejection>| change.map(|it| it.after().state);
@@ -95,7 +95,7 @@ fn each_verb_is_possible_from_its_own_states_only() {
 /// T21, I-10: no line leads out of a terminal state but a manual retry of a failure, and a note about a canceled one.
 #[test]
 fn terminal_is_final() {
-    use Line::*;
+    use TransitionKind::*;
     #[rustfmt::skip]
     let lines = [T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18, T19, T20, T22, T23, T24, T25, T26, T27, T28, T29];
     for line in lines {
@@ -116,7 +116,7 @@ fn terminal_is_final() {
 #[test]
 fn a_manual_retry_starts_a_new_cycle() {
     let (_, dead) = delays(Some(native(json!({"max_retries": 2}))), &error("x"));
-    let act = Act { by: Some("ana".into()), note: Some("fixed upstream".into()), ..Act::default() };
+    let act = Actor { by: Some("ana".into()), note: Some("fixed upstream".into()), ..Actor::default() };
     let change = transition::manual_retry(&dead.task, false, &act, T0 + Millis::from_days(1)).unwrap();
     let task = change.after();
     assert_eq!((task.state, task.cycle, task.run, task.counters), (State::Pending, 1, 3, Counters::default()));
@@ -136,7 +136,7 @@ fn a_manual_retry_of_a_stuck_run_keeps_the_times_of_that_run() {
     let first = running(Some(native(json!({}))));
     let (again, due) = come_back(&after(&first, &end(&first, End::Failed(error("x")), T0)));
     let late = due + Millis::from_days(1);
-    let change = transition::manual_retry(&again.task, false, &Act::default(), late).unwrap();
+    let change = transition::manual_retry(&again.task, false, &Actor::default(), late).unwrap();
     let told: Vec<_> = change.record().expand().iter().map(|event| (event.kind, event.at)).collect();
     use EventKind::*;
     assert_eq!(told, [(TaskRetryDue, due), (AttemptStarted, due), (TaskManualRetry, late), (TaskReady, late)]);
@@ -148,11 +148,11 @@ fn a_manual_retry_after_the_deadline_gets_the_span_again() {
     let mut task = in_state(State::Dead);
     task.expires_at = Some(T0 + Millis::from_secs(60));
     let now = T0 + Millis::from_days(2);
-    let change = transition::manual_retry(&task, false, &Act::default(), now).unwrap();
+    let change = transition::manual_retry(&task, false, &Actor::default(), now).unwrap();
     assert_eq!(change.after().expires_at, Some(now + Millis::from_secs(60)));
     let later = now + Millis::from_days(2);
     let died = transition::expire(change.after(), false, later).unwrap();
-    let again = transition::manual_retry(died.after(), false, &Act::default(), later).unwrap();
+    let again = transition::manual_retry(died.after(), false, &Actor::default(), later).unwrap();
     assert_eq!(again.after().expires_at, Some(later + Millis::from_secs(60)), "and the same span each time");
 }
 
@@ -164,7 +164,7 @@ fn a_renewed_deadline_is_not_undone_by_the_policy() {
     snapshot.task.expires_at = Some(deadline);
     let died = transition::expire(&snapshot.task, false, deadline).unwrap();
     let now = T0 + Millis::from_days(1);
-    let retried = transition::manual_retry(died.after(), false, &Act::default(), now).unwrap();
+    let retried = transition::manual_retry(died.after(), false, &Actor::default(), now).unwrap();
     let running = lease(&after(&snapshot, &retried), now);
     let change = end(&running, End::Failed(error("x")), now);
     assert_eq!(change.after().state, State::RetryPending);
@@ -190,7 +190,7 @@ fn the_deadline_spares_what_runs_and_what_is_paused() {
             assert!(change.record().events.contains(&expected), "{state}");
         }
         if *state == State::Paused {
-            let resumed = transition::resume(&task, &Act::default(), now).unwrap();
+            let resumed = transition::resume(&task, &Actor::default(), now).unwrap();
             assert_eq!(resumed.after().state, State::Dead, "told at resume");
         }
     }
@@ -199,11 +199,11 @@ fn the_deadline_spares_what_runs_and_what_is_paused() {
 #[test]
 fn pause_keeps_the_due_time_and_stops_only_the_timeout() {
     let retrying = in_state(State::RetryPending);
-    let paused = transition::pause(&retrying, &Act::default(), T0).unwrap().into_parts().0;
+    let paused = transition::pause(&retrying, &Actor::default(), T0).unwrap().into_parts().0;
     assert_eq!(paused.next_retry_at, retrying.next_retry_at);
     assert_eq!(paused.due(), None, "nothing is due while paused");
     let late = T0 + Millis::from_days(3);
-    let resumed = transition::resume(&paused, &Act::default(), late).unwrap().into_parts().0;
+    let resumed = transition::resume(&paused, &Actor::default(), late).unwrap().into_parts().0;
     assert_eq!((resumed.state, resumed.next_retry_at), (State::RetryPending, retrying.next_retry_at));
     assert!(transition::promote(&resumed, late).is_ok(), "overdue means due at once");
 
@@ -212,22 +212,22 @@ fn pause_keeps_the_due_time_and_stops_only_the_timeout() {
     timed.task.attempt_deadline = Some(Millis::from_secs(20));
     let run = lease(&timed, T0).task;
     assert_eq!(run.timeout_at, Some(T0 + Millis::from_secs(20)), "the earlier limit wins");
-    let paused = transition::pause(&run, &Act::default(), T0).unwrap().into_parts().0;
+    let paused = transition::pause(&run, &Actor::default(), T0).unwrap().into_parts().0;
     let absolute = Some(T0 + Millis::from_secs(20));
     assert_eq!(paused.timeout_at, absolute, "A14: an attempt's deadline goes on");
-    let resumed = transition::resume(&paused, &Act::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
+    let resumed = transition::resume(&paused, &Actor::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
     assert_eq!(resumed.timeout_at, absolute);
-    let idle = Outcome { speaker: Speaker::Server, end: End::Failed(Failure::new(Trigger::Timeout, "too long")) };
+    let idle = Outcome { speaker: Reporter::Server, end: End::Failed(Failure::new(Trigger::Timeout, "too long")) };
     let late = Snapshot { task: paused, ..pending(Some(native(json!({})))) };
     let change = decide::decide(&late, &idle, T0 + Millis::from_secs(20)).unwrap();
     assert_eq!((change.after().state, change.after().paused_from), (State::Paused, Some(State::RetryPending)));
 
     timed.task.attempt_deadline = None;
     let run = lease(&timed, T0).task;
-    let paused = transition::pause(&run, &Act::default(), T0).unwrap().into_parts().0;
+    let paused = transition::pause(&run, &Actor::default(), T0).unwrap().into_parts().0;
     assert_eq!(paused.timeout_at, None, "inactivity is not measured while paused");
     assert_eq!(transition::run_limit(&paused, T0), None, "nor does a heartbeat begin to");
-    let resumed = transition::resume(&paused, &Act::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
+    let resumed = transition::resume(&paused, &Actor::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
     assert_eq!(resumed.timeout_at, Some(T0 + Millis::from_secs(35)));
 }
 
@@ -239,12 +239,12 @@ fn a_retry_that_is_due_after_the_deadline_is_not_promoted() {
     task.expires_at = Some(due + Millis(1));
     assert!(transition::promote(&task, due).is_ok());
     assert!(transition::promote(&task, due + Millis(1)).is_err());
-    assert_eq!(transition::expire(&task, false, due + Millis(1)).unwrap().line(), Line::T15);
+    assert_eq!(transition::expire(&task, false, due + Millis(1)).unwrap().line(), TransitionKind::T15);
 }
 
 #[test]
 fn an_operator_moves_the_due_time_without_touching_counters() {
-    let act = Act::default();
+    let act = Actor::default();
     let retrying = in_state(State::RetryPending);
     let at = T0 + Millis::from_days(2);
     let moved = transition::reschedule(&retrying, at, &act, T0).unwrap();
@@ -290,12 +290,12 @@ fn a_hook_whose_start_failed_is_started_again() {
     snapshot.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..Lane::default() });
     let claimed = lease(&snapshot, T0);
     let refused = Failure::new(Trigger::StartFailed, "connection refused");
-    let outcome = Outcome { speaker: Speaker::Server, end: End::Failed(refused) };
+    let outcome = Outcome { speaker: Reporter::Server, end: End::Failed(refused) };
     let change = decide::decide(&claimed, &outcome, T0).unwrap();
     assert_eq!((change.after().state, change.after().counters.attempt), (State::RetryPending, 1));
     let (again, now) = come_back(&after(&claimed, &change));
     let started = transition::hook_started(&again.task, Millis::from_secs(1_800), now).unwrap();
-    let answer = Outcome { speaker: Speaker::Attempt(1), end: End::Succeeded { result: None } };
+    let answer = Outcome { speaker: Reporter::Attempt(1), end: End::Succeeded { result: None } };
     let change = decide::decide(&after(&again, &started), &answer, now).unwrap();
     assert_eq!((change.after().state, change.after().counters.attempt), (State::Succeeded, 1));
 }
@@ -316,7 +316,7 @@ fn a_hook_goes_through_claimed() {
         assert_eq!(started.task.lease.as_ref().and_then(|lease| lease.expires_at), None, "its timeout bounds it");
         seen.push((started.task.state, started.task.counters.attempt));
         now = started.task.timeout_at.expect("a timeout");
-        let speaker = Speaker::Server;
+        let speaker = Reporter::Server;
         let finish = if round < 2 {
             End::Failed(Failure::new(Trigger::Timeout, "idle"))
         } else {
@@ -344,8 +344,8 @@ fn a_hook_goes_through_claimed() {
 /// X1-6: which run somebody means who names it by its number, by its attempt, or not at all.
 #[test]
 fn who_speaks_of_a_run_means_the_one_that_lasts_or_one_before_it() {
-    use Speaker::{Anyone, Attempt, Run};
-    let check = |state: State, run: u32, speaker: Speaker, lasts: bool, meant: Option<u32>| {
+    use Reporter::{Anyone, Attempt, Run};
+    let check = |state: State, run: u32, speaker: Reporter, lasts: bool, meant: Option<u32>| {
         let mut task = in_state(state);
         (task.run, task.counters.attempt) = (run, 1);
         let found = (task.is_meant_by(speaker), task.run_meant_by(speaker));

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Engine, EngineConfig, LeaseRequest, Report, ReportEnd, Submit, SystemClock, TaskSpec};
 use serde_json::json;
@@ -107,7 +107,7 @@ async fn rounds(engine: &Engine, words: &mut mpsc::UnboundedReceiver<Word>) -> R
 async fn play(name: &str, store: Arc<dyn Store>, backlog: usize) -> Result<bool, Failure> {
     let engine = Engine::start(store, SystemClock::new(), EngineConfig::default()).await?;
     let rule = json!({"name": "tenants", "per": ["tenant"], "max_running": 1_000_000_000, "fair": true});
-    engine.put_rule("default", serde_json::from_value(rule)?, &Act::default()).await?;
+    engine.put_rule("default", serde_json::from_value(rule)?, &Actor::default()).await?;
     let (tell, mut words) = mpsc::unbounded_channel();
     let mut crew = tokio::task::JoinSet::new();
     (0..WORKERS).for_each(|number| drop(crew.spawn(work(engine.clone(), number, tell.clone()))));

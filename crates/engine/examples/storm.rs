@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use comeback_core::dependency::Settings;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Dialect, Failure as Failed, Millis, State, Trigger, dialect};
 use comeback_engine::executors::{EgressPolicy, ExecutorOptions};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
@@ -273,7 +273,7 @@ async fn play(arm: Arm, case: Case) -> Result<Outcome, Failure> {
     let _executors =
         engine.start_executors(ExecutorOptions { reach, concurrency: 2_048, ..ExecutorOptions::default() })?;
     if let Some(settings) = &arm.settings {
-        engine.put_dependency("default", &address, Settings::parse(settings)?, &Act::default()).await?;
+        engine.put_dependency("default", &address, Settings::parse(settings)?, &Actor::default()).await?;
     }
     let policy = dialect::parse(&arm.retry, Dialect::Native, &Default::default())?.ok_or("a policy")?;
     let call =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{End, Failure, Invalid, Millis};
 use comeback_store::ClaimRequest;
 
@@ -157,7 +157,7 @@ impl Limits {
     }
 
     /// Checks actor and note.
-    pub fn check_act(&self, act: &Act) -> Result<(), Invalid> {
+    pub fn check_act(&self, act: &Actor) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
         if let Some(by) = &act.by {
             self.check_name("requested_by", by, &mut faults);

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use comeback_core::operation::{
-    Action, Exclusion, Judged, Next, OperationState, Plan, Seen, Standing, Undoing, Was, Wave, exclude, judge,
+    Action, Exclusion, Judged, Next, OperationState, Plan, Seen, Standing, UndoSnapshot, Undoing, Wave, exclude, judge,
 };
 use comeback_core::{Millis, Rejection, State, Task, TaskId, Timestamp};
-use comeback_store::{Applied, Behalf, Loop, Marked, Operation, StoreError};
+use comeback_store::{Applied, Behalf, Loop, Operation, OperationStep, StoreError};
 
 use crate::Core;
 use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
@@ -153,7 +153,7 @@ impl Core {
                 let ids = self.store.operation_ids(operation.row.id, from, to).await?;
                 let places: HashMap<TaskId, u32> = ids.iter().copied().zip(from..).collect();
                 let (row, plan) = (&operation.row, &operation.plan);
-                let verb = |task: &Task, _: Option<&Was>| {
+                let verb = |task: &Task, _: Option<&UndoSnapshot>| {
                     let place = places.get(&task.id).copied().unwrap_or(from);
                     let to = plan.due(place, row.total, row.created_at);
                     if plan.is_too_late(task, to, self.clock.now()) {
@@ -216,7 +216,7 @@ impl Core {
         let to = operation.row.total.min(from + BATCH);
         let ids = self.store.operation_ids(operation.row.id, from, to).await?;
         let (row, action, act) = (&operation.row, operation.plan.action, operation.plan.act(operation.row.id));
-        let verb = |task: &Task, was: Option<&Was>| {
+        let verb = |task: &Task, was: Option<&UndoSnapshot>| {
             let Some(was) = was.filter(|_| action != Action::Cancel) else { return Err((Exclusion::Definitive, None)) };
             let change = TaskChange::Undo { action, was: Box::new(was.clone()), act: act.clone() };
             let may_be = if action == Action::Retry { was.may_come_back(task) } else { was.is_one_behind(task) };
@@ -238,7 +238,7 @@ impl Core {
         row: &Operation,
         ids: &[TaskId],
         back: bool,
-        change: impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
+        change: impl Fn(&Task, Option<&UndoSnapshot>) -> Result<TaskChange, Left>,
     ) -> Result<Option<(u32, Vec<(TaskId, Left)>)>, StoreError> {
         let mut left: HashMap<TaskId, Left> = HashMap::new();
         let mut is_done: Vec<bool> = vec![false; ids.len()];
@@ -272,8 +272,8 @@ impl Core {
         &self,
         row: &Operation,
         open: &[TaskId],
-        marks: &HashMap<TaskId, Marked>,
-        change: &impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
+        marks: &HashMap<TaskId, OperationStep>,
+        change: &impl Fn(&Task, Option<&UndoSnapshot>) -> Result<TaskChange, Left>,
         left: &mut HashMap<TaskId, Left>,
     ) -> Result<bool, StoreError> {
         let mut requests = Vec::with_capacity(open.len());
@@ -310,6 +310,6 @@ impl Core {
     }
 }
 
-fn was(mark: &Marked) -> Result<Was, StoreError> {
+fn was(mark: &OperationStep) -> Result<UndoSnapshot, StoreError> {
     serde_json::from_str(&mark.was).map_err(|error| StoreError::Corrupt(format!("a mark: {error}")))
 }

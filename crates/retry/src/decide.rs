@@ -39,7 +39,7 @@ use crate::policy::{Backoff, Dialect, OnExhausted, OnExpressionError, OnLost, Po
 use crate::reason::{Decision, DelayParts, Reason, Verdict};
 use crate::task::{Counters, State, Tally, Task};
 use crate::time::{Millis, Timestamp};
-use crate::transition::{Change, Line, Rejection, Transition};
+use crate::transition::{Change, Rejection, Transition, TransitionKind};
 use crate::window;
 
 /// Everything a verdict depends on, but the end itself and the time.
@@ -69,14 +69,14 @@ impl Snapshot {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The reporter.
-    pub speaker: Speaker,
+    pub speaker: Reporter,
     /// The reported end.
     pub end: End,
 }
 
 /// By what right somebody speaks about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaker {
+pub enum Reporter {
     /// A worker, with the number of its lease.
     Lease(u32),
     /// A callback that names the run it was started for.
@@ -131,41 +131,41 @@ const LAST_TRY_MARGIN: Millis = Millis::from_secs(1);
 pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<Transition, Rejection> {
     let task = &snapshot.task;
     let now = task.time(now);
-    may_speak(task, outcome.speaker, now)?; // 1
-    if outcome.speaker == Speaker::Server {
-        is_so(task, &outcome.end, now)?;
+    authorize(task, outcome.speaker, now)?; // 1
+    if outcome.speaker == Reporter::Server {
+        check_still_due(task, &outcome.end, now)?;
     }
     match &outcome.end {
         End::Succeeded { result } => succeed(task, result.clone(), now),
-        End::Failed(failure) => Bad::new(snapshot, failure.clone(), now).failed(),
+        End::Failed(failure) => FailureDecision::new(snapshot, failure.clone(), now).failed(),
         End::Lost(_) if before_anything_was_sent(task) => requeue(task, now),
         End::Lost(trigger) => {
             let failure = Failure::new(*trigger, lost_message(task, *trigger, now));
-            Bad::new(snapshot, failure, now).lost()
+            FailureDecision::new(snapshot, failure, now).lost()
         }
-        End::Snoozed { delay } => Bad::new(snapshot, Failure::default(), now).snoozed(*delay),
+        End::Snoozed { delay } => FailureDecision::new(snapshot, Failure::default(), now).snoozed(*delay),
         End::Released => release(task, now),
     }
 }
 
 /// 1: the lease number says who may speak; an expired lease says nothing any more (R-I5).
-fn may_speak(task: &Task, speaker: Speaker, now: Timestamp) -> Result<(), Rejection> {
+fn authorize(task: &Task, speaker: Reporter, now: Timestamp) -> Result<(), Rejection> {
     if task.state == State::Canceled {
         return Err(Rejection::TaskCanceled);
     }
     let Some(lease) = &task.lease else {
         return Err(match speaker {
-            Speaker::Server => Rejection::WrongState { state: task.state, verb: "settled" },
+            Reporter::Server => Rejection::WrongState { state: task.state, verb: "settled" },
             _ => Rejection::LeaseLost,
         });
     };
     let live = lease.expires_at.is_none_or(|at| at > now);
-    let holds = live || !matches!(speaker, Speaker::Lease(_));
+    let holds = live || !matches!(speaker, Reporter::Lease(_));
     if holds && task.is_meant_by(speaker) { Ok(()) } else { Err(Rejection::LeaseLost) }
 }
 
 /// A loop may have looked before a heartbeat came: what it says is measured against the task as it is now.
-fn is_so(task: &Task, end: &End, now: Timestamp) -> Result<(), Rejection> {
+fn check_still_due(task: &Task, end: &End, now: Timestamp) -> Result<(), Rejection> {
     let has_passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
     let so = match end {
         End::Lost(_) => has_passed(task.lease.as_ref().and_then(|lease| lease.expires_at)),
@@ -183,7 +183,7 @@ fn succeed(task: &Task, result: Option<Arc<str>>, now: Timestamp) -> Result<Tran
     change.record.result = result;
     change.event(EventKind::AttemptSucceeded);
     change.event(EventKind::TaskSucceeded);
-    change.end(Line::T9, State::Succeeded, Reason::Succeeded)
+    change.end(TransitionKind::T9, State::Succeeded, Reason::Succeeded)
 }
 
 /// T23: given back, uncounted.
@@ -191,7 +191,7 @@ fn release(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     change.end_attempt(AttemptOutcome::Released);
     change.event(EventKind::TaskReleased);
-    change.finish_unless_paused(Line::T23, State::Pending)
+    change.finish_unless_paused(TransitionKind::T23, State::Pending)
 }
 
 fn before_anything_was_sent(task: &Task) -> bool {
@@ -203,7 +203,7 @@ fn requeue(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     change.release_lease();
     change.event(EventKind::TaskLeaseExpired);
-    change.finish_unless_paused(Line::T8, State::Pending)
+    change.finish_unless_paused(TransitionKind::T8, State::Pending)
 }
 
 fn lost_message(task: &Task, trigger: Trigger, now: Timestamp) -> String {
@@ -218,7 +218,7 @@ fn lost_message(task: &Task, trigger: Trigger, now: Timestamp) -> String {
 }
 
 /// A bad end on its way through the steps.
-struct Bad<'a> {
+struct FailureDecision<'a> {
     snapshot: &'a Snapshot,
     failure: Failure,
     class: Class,
@@ -240,14 +240,14 @@ enum Counted {
     Snoozed,
 }
 
-impl<'a> Bad<'a> {
-    fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> Bad<'a> {
+impl<'a> FailureDecision<'a> {
+    fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> FailureDecision<'a> {
         let default = snapshot.policy.as_ref().map_or(Class::Retryable, |policy| policy.default_class);
         let (class, _) = failure.classify(default);
         let ignored = failure.retry_after_ignored.as_deref();
         let notes =
             ignored.map(|text| format!("retry_after `{text}` cannot be read and was ignored")).into_iter().collect();
-        Bad {
+        FailureDecision {
             snapshot,
             failure,
             class,
@@ -491,7 +491,7 @@ impl<'a> Bad<'a> {
             change.event(EventKind::TaskRetryExhausted);
             change.event(EventKind::TaskFailed);
             change.event_of_executions(EventKind::ExecutionRetryExhausted);
-            return change.end(Line::T22, State::Dead, Reason::SnoozedOut);
+            return change.end(TransitionKind::T22, State::Dead, Reason::SnoozedOut);
         }
         let delay = delay.min(self.snapshot.limits.max_schedule);
         let mut after = task.counters;
@@ -513,7 +513,7 @@ impl<'a> Bad<'a> {
         change.after.next_retry_at = Some(next);
         change.record.decision = Some(decision);
         change.event(EventKind::TaskSnoozed);
-        change.finish_unless_paused(Line::T22, State::RetryPending)
+        change.finish_unless_paused(TransitionKind::T22, State::RetryPending)
     }
 
     /// A rule postpones a failed run: it waits, uncounted but for the snoozes.
@@ -590,7 +590,7 @@ impl<'a> Bad<'a> {
         decision.held_until = hold.as_ref().map(|hold| hold.until);
         decision.held_by = hold.as_ref().map(|hold| hold.reason.clone());
 
-        let mut change = self.bad_end(match counted {
+        let mut change = self.record_failed_attempt(match counted {
             Counted::Throttled => AttemptOutcome::Throttled,
             _ => AttemptOutcome::Failed,
         });
@@ -609,10 +609,10 @@ impl<'a> Bad<'a> {
         change.record.attempt = counters.attempt;
         change.record.decision = Some(decision);
         let (line, event) = match counted {
-            Counted::Throttled => (Line::T11, EventKind::TaskThrottled),
-            Counted::Snoozed => (Line::T10, EventKind::TaskSnoozed),
-            _ if self.failure.trigger.is_loss() => (Line::T20, EventKind::TaskRetryScheduled),
-            _ => (Line::T10, EventKind::TaskRetryScheduled),
+            Counted::Throttled => (TransitionKind::T11, EventKind::TaskThrottled),
+            Counted::Snoozed => (TransitionKind::T10, EventKind::TaskSnoozed),
+            _ if self.failure.trigger.is_loss() => (TransitionKind::T20, EventKind::TaskRetryScheduled),
+            _ => (TransitionKind::T10, EventKind::TaskRetryScheduled),
         };
         change.event(event);
         change.event_of_executions(EventKind::ExecutionRetryScheduled);
@@ -636,7 +636,7 @@ impl<'a> Bad<'a> {
 
     /// The task ends as `failed`: the policy does not retry this failure (T12).
     fn refuse(self, reason: Reason) -> Result<Transition, Rejection> {
-        self.finish(Verdict::Refuse, State::Failed, Line::T12, reason)
+        self.finish(Verdict::Refuse, State::Failed, TransitionKind::T12, reason)
     }
 
     /// A limit is used up: the task ends as `dead` (T13), or is parked where the policy says so.
@@ -644,20 +644,26 @@ impl<'a> Bad<'a> {
         if reason == Reason::Attempts && policy.on_exhausted == OnExhausted::Park {
             return self.park();
         }
-        self.finish(Verdict::Exhaust, State::Dead, Line::T13, reason)
+        self.finish(Verdict::Exhaust, State::Dead, TransitionKind::T13, reason)
     }
 
     /// Paused, for a person to look at (T25). Resuming starts a new cycle.
     fn park(self) -> Result<Transition, Rejection> {
-        self.finish(Verdict::Park, State::Paused, Line::T25, Reason::Parked)
+        self.finish(Verdict::Park, State::Paused, TransitionKind::T25, Reason::Parked)
     }
 
     /// Records the attempt and its error, and ends or parks the task: no retry follows. A lost run ends it by T20.
-    fn finish(self, verdict: Verdict, state: State, line: Line, reason: Reason) -> Result<Transition, Rejection> {
+    fn finish(
+        self,
+        verdict: Verdict,
+        state: State,
+        line: TransitionKind,
+        reason: Reason,
+    ) -> Result<Transition, Rejection> {
         let lost = self.failure.trigger.is_loss();
         let mut counters = self.task().counters;
         counters.lost += u32::from(lost);
-        let mut change = self.bad_end(AttemptOutcome::Failed);
+        let mut change = self.record_failed_attempt(AttemptOutcome::Failed);
         change.after.counters = counters;
         change.record.decision = Some(self.decision(verdict, reason, counters));
         if verdict == Verdict::Park {
@@ -675,11 +681,11 @@ impl<'a> Bad<'a> {
         if exhausted {
             change.event_of_executions(EventKind::ExecutionRetryExhausted);
         }
-        change.end(if lost { Line::T20 } else { line }, state, reason)
+        change.end(if lost { TransitionKind::T20 } else { line }, state, reason)
     }
 
     /// The part that every bad end shares: the attempt is over, its error is kept (I-20).
-    fn bad_end(&self, outcome: AttemptOutcome) -> Change<'a> {
+    fn record_failed_attempt(&self, outcome: AttemptOutcome) -> Change<'a> {
         let task = self.task();
         let lost = self.failure.trigger.is_loss();
         let mut change = Change::of(task, self.now);

@@ -23,7 +23,7 @@ pub use task::{event, idempotency, transition};
 
 use lang::words;
 
-pub use decide::{End, Outcome, Snapshot, Speaker, decide};
+pub use decide::{End, Outcome, Reporter, Snapshot, decide};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use failure::{Class, Failure, RetryAfter, Trigger};
 pub use id::{ExecutionId, TaskId};
@@ -33,5 +33,5 @@ pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use reason::{Decision, Reason, Verdict};
 pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, Priority, RetryKind, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
-pub use transition::{Line, Rejection, Transition};
+pub use transition::{Rejection, Transition, TransitionKind};
 pub use uuid::Uuid;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Invalid, Timestamp};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -112,15 +112,15 @@ impl Caller {
     }
 
     /// Who to write down for an act: what the caller says, else its key.
-    pub fn act(&self, by: Option<String>, note: Option<String>) -> Act {
+    pub fn act(&self, by: Option<String>, note: Option<String>) -> Actor {
         let by = by.or_else(|| self.key.clone());
-        Act {
+        Actor {
             by,
             note,
             key: self.key.clone(),
             key_id: self.id.clone(),
             request: self.request.clone(),
-            ..Act::default()
+            ..Actor::default()
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Millis, NamePatterns, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Millis, NamePatterns, Timestamp};
 use comeback_engine::store::{ApiKey, ChangeNumber, KeyPut, Store, StoreError};
 use ipnet::IpNet;
 use parking_lot::RwLock;
@@ -195,7 +195,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// What is written down about a key. One that is good for all namespaces concerns all of them.
-fn entry(did: Did, key: &Key, act: &Act, now: Timestamp) -> Result<Audit, StoreError> {
+fn entry(did: AuditAction, key: &Key, act: &Actor, now: Timestamp) -> Result<Audit, StoreError> {
     let mut random = [0_u8; 10];
     getrandom::fill(&mut random).map_err(no_randomness)?;
     let id = Builder::from_unix_timestamp_millis(u64::try_from(now.0).unwrap_or(0), &random).into_uuid();
@@ -318,7 +318,7 @@ impl Keys {
         &self,
         store: &dyn Store,
         new: NewKey,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<(Key, String), StoreError> {
         match self.create_as(store, key_id(None)?, new, Terms::default(), u64::MAX, act, now).await? {
@@ -337,7 +337,7 @@ impl Keys {
         new: NewKey,
         terms: Terms,
         most: u64,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<Made, StoreError> {
         let (secret, hash) = secret()?;
@@ -357,7 +357,7 @@ impl Keys {
         if let Some(before) = self.made_before(&id, &key.namespace) {
             return Ok(Made::Exists(before.id.clone()));
         }
-        let noted = entry(Did::KeyCreate, &key, act, now)?.changed(None, Some(key.shown()));
+        let noted = entry(AuditAction::KeyCreate, &key, act, now)?.changed(None, Some(key.shown()));
         let put = store.create_key(&key.row()?, most, Some(&noted), now).await?;
         self.made(store, put, key, secret).await
     }
@@ -387,7 +387,7 @@ impl Keys {
         valid_for: Option<Millis>,
         may: impl Fn(&Key) -> bool,
         most: u64,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<Option<Made>, StoreError> {
         self.refresh(store).await?;
@@ -415,7 +415,7 @@ impl Keys {
         };
         let mut told = after.shown();
         told["new_key"] = key.shown();
-        let noted = entry(Did::KeyRotate, &old, act, now)?.changed(Some(old.shown()), Some(told));
+        let noted = entry(AuditAction::KeyRotate, &old, act, now)?.changed(Some(old.shown()), Some(told));
         let put = store.rotate_key(&old.id, ends_at, &key.row()?, most, Some(&noted), now).await?;
         Ok(Some(self.made(store, put, key, secret).await?))
     }
@@ -426,13 +426,13 @@ impl Keys {
         store: &dyn Store,
         id: &str,
         may: impl Fn(&Key) -> bool,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         self.refresh(store).await?;
         let Some(key) = self.get(id).filter(|key| may(key)) else { return Ok(false) };
         let after = Key { revoked_at: Some(key.revoked_at.unwrap_or(now.0)), ..(*key).clone() };
-        let noted = entry(Did::KeyRevoke, &key, act, now)?.changed(Some(key.shown()), Some(after.shown()));
+        let noted = entry(AuditAction::KeyRevoke, &key, act, now)?.changed(Some(key.shown()), Some(after.shown()));
         store.revoke_key(id, Some(&noted), now).await?;
         self.refresh(store).await?;
         Ok(true)

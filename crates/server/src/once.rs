@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{ActKey, Invalid, Quota, Quotas};
 use comeback_engine::store::{Idempotency, Running, panic_point};
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ impl Once {
 
     /// Does an act that is not about a task once. `act` is given who acts with the key of the request: the store writes the key in the
     /// transaction of the act, so that neither another instance nor a crash makes a second one of it. An act of several writes does each
-    /// under a part of the key ([`Act::part`]) and brings the key with the last. `again` answers a repetition, by the answer that was
+    /// under a part of the key ([`Actor::part`]) and brings the key with the last. `again` answers a repetition, by the answer that was
     /// stored with the key or by things as they are now. A request under the same key waits for the first. An act that was begun is done
     /// whether or not its caller waits for the answer; it keeps its caller's place until then.
     pub async fn guard<T, Done, Repeated>(
@@ -66,8 +66,8 @@ impl Once {
         app: &Arc<App>,
         namespace: &str,
         body: &[u8],
-        by: Act,
-        act: impl FnOnce(Act) -> Done + Send + 'static,
+        by: Actor,
+        act: impl FnOnce(Actor) -> Done + Send + 'static,
         again: impl FnOnce(Option<Value>) -> Repeated + Send + 'static,
     ) -> Result<T, Problem>
     where
@@ -90,7 +90,7 @@ impl Once {
                 return again(done.answer).await;
             }
             let once = Some(Arc::new(ActKey { namespace: namespace.clone(), key: key.clone() }));
-            let answer = act(Act { once, ..by }).await;
+            let answer = act(Actor { once, ..by }).await;
             panic_point!("server-keyed-act");
             match answer {
                 Ok(answer) => {

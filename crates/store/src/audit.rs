@@ -1,7 +1,7 @@
 //! Reading back what was done: the question, and how it is asked of either database.
 
 use async_trait::async_trait;
-use comeback_core::{Audit, Did, Timestamp};
+use comeback_core::{Audit, AuditAction, Timestamp};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -26,7 +26,7 @@ pub struct AuditQuery {
     /// With a namespace: also what concerns all of them.
     pub house: bool,
     /// None means any.
-    pub did: Vec<Did>,
+    pub did: Vec<AuditAction>,
     /// By their name, or by the name or id of their key.
     pub actor: Option<String>,
     /// Only about this subject.
@@ -122,7 +122,7 @@ impl AuditRow {
             id: self.id,
             at: Timestamp(self.at),
             namespace: self.namespace,
-            did: Did::from_code(self.did).ok_or_else(|| corrupt(format!("act {}", self.did)))?,
+            did: AuditAction::from_code(self.did).ok_or_else(|| corrupt(format!("act {}", self.did)))?,
             subject: self.subject,
             actor: self.actor,
             key: self.key,

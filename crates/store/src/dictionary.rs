@@ -53,7 +53,7 @@ pub struct Dictionary {
 
 /// Lanes and policies of submissions that have no number yet.
 #[derive(Clone, Default)]
-pub struct News {
+pub struct NewEntries {
     pub namespaces: Vec<String>,
     pub lanes: Vec<Arc<Lane>>,
     /// With the namespace that brings each.
@@ -315,7 +315,7 @@ impl Dictionary {
     }
 
     /// Refuses news that would give a namespace more lanes than it may have.
-    pub fn check_lanes(&self, news: &News) -> Result<(), QuotaExceeded> {
+    pub fn check_lanes(&self, news: &NewEntries) -> Result<(), QuotaExceeded> {
         let mut plain: HashMap<&str, HashSet<Lane>> = HashMap::new();
         let mut limited: HashMap<&str, u64> = HashMap::new();
         let index = self.index.read();
@@ -346,8 +346,8 @@ impl Dictionary {
     }
 
     /// Lanes and policies that need a number before these can be stored; None if all have one.
-    pub fn news(&self, submissions: &[Submission]) -> Option<News> {
-        let mut news = News::default();
+    pub fn news(&self, submissions: &[Submission]) -> Option<NewEntries> {
+        let mut news = NewEntries::default();
         let mut lanes: HashSet<Arc<Lane>> = HashSet::new();
         let mut digests: HashSet<[u8; 32]> = HashSet::new();
         let mut met: HashSet<usize> = HashSet::new();
@@ -379,20 +379,20 @@ impl Dictionary {
     }
 
     /// The same for a policy alone.
-    pub fn news_of(&self, namespace: &str, policy: &Arc<Policy>) -> Option<News> {
+    pub fn news_of(&self, namespace: &str, policy: &Arc<Policy>) -> Option<NewEntries> {
         let is_new = self.policy_id(policy).is_none();
         let policies = || vec![(namespace.to_owned(), PolicyText::of(policy))];
-        is_new.then(|| News { policies: policies(), ..News::default() })
+        is_new.then(|| NewEntries { policies: policies(), ..NewEntries::default() })
     }
 
     /// The same for lanes alone.
-    pub fn news_of_lanes(&self, lanes: &[Arc<Lane>]) -> Option<News> {
+    pub fn news_of_lanes(&self, lanes: &[Arc<Lane>]) -> Option<NewEntries> {
         let mut met: HashSet<&Arc<Lane>> = HashSet::new();
         let lanes: Vec<Arc<Lane>> =
             lanes.iter().filter(|lane| self.lane_id(lane).is_none() && met.insert(*lane)).cloned().collect();
         let mut namespaces: Vec<String> = lanes.iter().map(|lane| lane.namespace.clone()).collect();
         namespaces.sort_unstable();
         namespaces.dedup();
-        (!lanes.is_empty()).then(|| News { namespaces, lanes, ..News::default() })
+        (!lanes.is_empty()).then(|| NewEntries { namespaces, lanes, ..NewEntries::default() })
     }
 }

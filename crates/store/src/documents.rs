@@ -9,18 +9,23 @@ use crate::StoreError;
 #[async_trait]
 pub trait DocumentStore: Send + Sync {
     /// A version of a document, or its newest.
-    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError>;
+    async fn document(
+        &self,
+        at: Collection<'_>,
+        name: &str,
+        version: Option<u32>,
+    ) -> Result<Option<Document>, StoreError>;
 
     /// The newest of each name behind `after`, in the order of their names.
-    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
+    async fn documents(&self, at: Collection<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
 
     /// All versions of a name, newest first.
-    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
+    async fn versions(&self, at: Collection<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
 
     /// The next version, if `known` is the newest (0 where there is none yet).
     async fn put_document(
         &self,
-        at: Shelf<'_>,
+        at: Collection<'_>,
         name: &str,
         known: u32,
         body: &str,
@@ -29,7 +34,7 @@ pub trait DocumentStore: Send + Sync {
     ) -> Result<bool, StoreError>;
 
     /// Deletes a document with all its versions; whether it was there.
-    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError>;
+    async fn delete_document(&self, at: Collection<'_>, name: &str) -> Result<bool, StoreError>;
 }
 
 /// A text under a name, with versions.
@@ -49,7 +54,7 @@ pub struct Document {
 
 /// Where documents stand: names on different shelves do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shelf<'a> {
+pub struct Collection<'a> {
     /// The namespace.
     pub namespace: &'a str,
     /// The collection.

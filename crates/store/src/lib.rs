@@ -67,7 +67,7 @@ pub use feed::*;
 pub use instances::*;
 pub use interactive::{Interactive, interactive};
 pub use lanes::*;
-pub use operations::{Marked, Operation, OperationStore, Started};
+pub use operations::{Operation, OperationStep, OperationStore, Started};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
 pub use postgres::{PostgresOptions, PostgresStore};

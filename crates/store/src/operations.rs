@@ -48,7 +48,7 @@ pub trait OperationStore: Send + Sync {
     async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError>;
 
     /// Which of these tasks an operation has changed, and how they were before.
-    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError>;
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, OperationStep>, StoreError>;
 }
 
 /// A bulk operation: what was asked for and how far it has come, both as JSON text.
@@ -94,7 +94,7 @@ pub enum Started {
 
 /// A step that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marked {
+pub struct OperationStep {
     /// How the task was before, as JSON text.
     pub was: String,
     /// Whether it was taken back.

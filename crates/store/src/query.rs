@@ -27,7 +27,7 @@ pub enum Bind {
 }
 
 /// Where two databases say the same thing in different words.
-pub trait Words: Sync {
+pub trait SqlDialect: Sync {
     /// The mark of bind number `n`, from 1, as a 64-bit number, a text or an id.
     fn mark(&self, n: usize, bind: &Bind) -> String;
     fn label(&self, name_mark: &str) -> String;
@@ -44,7 +44,7 @@ pub trait Words: Sync {
 
 /// Which half of the tasks a statement is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+pub enum TaskTable {
     Open,
     Done,
 }
@@ -75,12 +75,12 @@ pub type Found = (i64, Uuid, Listed);
 
 /// A list that somebody asks for, of one half.
 #[derive(Clone, Copy)]
-pub struct Question<'a> {
-    pub words: &'a dyn Words,
+pub struct ListStatement<'a> {
+    pub words: &'a dyn SqlDialect,
     pub dictionary: &'a Dictionary,
     pub namespace: &'a str,
     pub query: &'a ListQuery,
-    pub half: Half,
+    pub half: TaskTable,
     /// Where the page ends by what was found in the other half.
     pub until: Option<ListCursor>,
     /// The dependencies that let nothing start.
@@ -96,7 +96,7 @@ pub fn asks_for_held(query: &ListQuery) -> bool {
     query.filter.terms.iter().any(|term| matches!(&term.test, Test::State(tests) if tests.iter().any(is_held)))
 }
 
-impl Question<'_> {
+impl ListStatement<'_> {
     /// None if no task of this half can match.
     pub fn whole(&self) -> Option<Statement> {
         self.through(&Way::whole())
@@ -104,7 +104,7 @@ impl Question<'_> {
 
     /// The same of what lies on a way.
     fn through(&self, way: &Way) -> Option<Statement> {
-        let Question { query, half, .. } = *self;
+        let ListStatement { query, half, .. } = *self;
         let number = self.dictionary.namespace(self.namespace)?;
         let mut builder = Builder { question: *self, now: query.now.0, binds: Vec::new() };
         let mut conditions = vec![format!("t.namespace = {number}")];
@@ -193,10 +193,10 @@ enum Key {
 }
 
 impl Key {
-    fn of(sort: Sort, half: Half, due: Due) -> Key {
+    fn of(sort: Sort, half: TaskTable, due: Due) -> Key {
         match (sort, half, due) {
             (Sort::Submitted | Sort::SubmittedDesc, ..) => Key::Id("t.submitted_at"),
-            (Sort::Due, Half::Done, _) | (Sort::Due, _, Due::None) => Key::Same(i64::MAX),
+            (Sort::Due, TaskTable::Done, _) | (Sort::Due, _, Due::None) => Key::Same(i64::MAX),
             (Sort::Due, _, Due::Set) => Key::Own("o.due".into()),
             (Sort::Due, _, Due::Unknown) => Key::Own(format!("coalesce(o.due, {})", i64::MAX)),
             (Sort::Updated, ..) => Key::Own("o.updated_at".into()),
@@ -283,7 +283,7 @@ enum Truth {
 }
 
 struct Builder<'a> {
-    question: Question<'a>,
+    question: ListStatement<'a>,
     now: i64,
     binds: Vec<Bind>,
 }
@@ -353,8 +353,8 @@ impl Builder<'_> {
             }
             Test::Time { field, compare, at } => {
                 let column = match (field, self.question.half) {
-                    (TimeField::Due, Half::Done) => return Truth::Never,
-                    (TimeField::Due, Half::Open) => "o.due",
+                    (TimeField::Due, TaskTable::Done) => return Truth::Never,
+                    (TimeField::Due, TaskTable::Open) => "o.due",
                     (TimeField::Submitted, _) => "t.submitted_at",
                     (TimeField::Updated, _) => "o.updated_at",
                 };
@@ -367,20 +367,20 @@ impl Builder<'_> {
 
     fn states(&self, tests: &[StateTest]) -> Truth {
         let half = self.question.half;
-        let in_half = |state: State| state.is_open() == (half == Half::Open);
+        let in_half = |state: State| state.is_open() == (half == TaskTable::Open);
         let mut codes: Vec<i64> = Vec::new();
         let mut others: Vec<String> = Vec::new();
         for test in tests {
             match (test, half) {
                 (StateTest::Is(state), _) if in_half(*state) => codes.push(i64::from(state.code())),
-                (StateTest::Retrying, Half::Open) => {
+                (StateTest::Retrying, TaskTable::Open) => {
                     others.push(format!("(o.state = 4 and o.hold = 0 and coalesce(o.held_until, 0) <= {})", self.now))
                 }
-                (StateTest::Held, Half::Open) => {
-                    let Question { dictionary, namespace, closed, query, .. } = self.question;
+                (StateTest::Held, TaskTable::Open) => {
+                    let ListStatement { dictionary, namespace, closed, query, .. } = self.question;
                     others.push(held_now(dictionary, namespace, closed, query.now));
                 }
-                (StateTest::Recovered, Half::Done) => {
+                (StateTest::Recovered, TaskTable::Done) => {
                     others.push("(o.state = 6 and o.run > 1)".into());
                 }
                 _ => {}
@@ -403,15 +403,15 @@ impl Builder<'_> {
             TextField::Key => self.column("t.key", any),
             TextField::Account => self.column("t.account", any),
             TextField::ExternalId => self.column("t.external_id", any),
-            TextField::Verdict if self.question.half == Half::Open => Truth::Never,
+            TextField::Verdict if self.question.half == TaskTable::Open => Truth::Never,
             TextField::Verdict => {
                 let verdict = format!("({})", verdict(self.question.words, self.question.half));
                 self.column(&verdict, any)
             }
             TextField::Worker => self.column(
                 match self.question.half {
-                    Half::Open => "o.worker",
-                    Half::Done => {
+                    TaskTable::Open => "o.worker",
+                    TaskTable::Done => {
                         "(select h.worker from history h where h.subject = o.id and h.worker is not null
                            order by h.seq desc limit 1)"
                     }
@@ -456,7 +456,7 @@ impl Builder<'_> {
 }
 
 /// The message of the latest error of the task `o`.
-pub fn last_error(words: &dyn Words) -> String {
+pub fn last_error(words: &dyn SqlDialect) -> String {
     format!(
         "(select {} from history h where h.subject = o.id and h.error is not null order by h.seq desc limit 1)",
         words.member("h.error", "message")
@@ -464,10 +464,10 @@ pub fn last_error(words: &dyn Words) -> String {
 }
 
 /// The verdict of the task `o` when it succeeded; a verdict is a word.
-pub fn verdict(words: &dyn Words, half: Half) -> String {
+pub fn verdict(words: &dyn SqlDialect, half: TaskTable) -> String {
     match half {
-        Half::Open => "null".into(),
-        Half::Done => format!(
+        TaskTable::Open => "null".into(),
+        TaskTable::Done => format!(
             "case when o.state = {} then (select substr({}, 1, 100) from history h
                where h.subject = o.id and h.outcome = {} order by h.seq desc limit 1) end",
             State::Succeeded.code(),

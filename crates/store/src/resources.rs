@@ -9,33 +9,33 @@ use crate::{Applied, Loop, StoreError, Submission};
 #[async_trait]
 pub trait ResourceStore: Send + Sync {
     /// A follower by its name.
-    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError>;
+    async fn follower(&self, sort: ResourceKind, namespace: &str, name: &str) -> Result<Option<Resource>, StoreError>;
 
     /// Followers behind `after`, in the order of their names.
     async fn followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError>;
+    ) -> Result<Vec<Resource>, StoreError>;
 
     /// Followers of all namespaces whose time has come, the longest overdue first.
-    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError>;
+    async fn due_followers(&self, sort: ResourceKind, now: Timestamp, limit: u32) -> Result<Vec<Resource>, StoreError>;
 
     /// Followers of all namespaces that have a time at all, by namespace and name, behind the one that is named.
     async fn active_followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         after: Option<(&str, &str)>,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError>;
+    ) -> Result<Vec<Resource>, StoreError>;
 
     /// Stores a follower, if the version that it names is still the one there is (0 where there is none yet), together with
     /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.
     async fn put_follower(
         &self,
-        follower: &Follower,
+        follower: &Resource,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -45,7 +45,7 @@ pub trait ResourceStore: Send + Sync {
     /// Deletes a resource; whether it was there.
     async fn delete_follower(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         name: &str,
         audit: Option<&Audit>,
@@ -54,7 +54,7 @@ pub trait ResourceStore: Send + Sync {
 
 /// Kinds of resources. Each has a table of its own, so names of different kinds do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Following {
+pub enum ResourceKind {
     /// Instants that come.
     Schedules,
     /// The feed, for somebody outside.
@@ -63,24 +63,24 @@ pub enum Following {
     Alerts,
 }
 
-impl Following {
+impl ResourceKind {
     /// All of them.
-    pub const ALL: [Following; 3] = [Following::Schedules, Following::Subscriptions, Following::Alerts];
+    pub const ALL: [ResourceKind; 3] = [ResourceKind::Schedules, ResourceKind::Subscriptions, ResourceKind::Alerts];
 
     pub(crate) const fn table(self) -> &'static str {
         match self {
-            Following::Schedules => "schedule",
-            Following::Subscriptions => "subscription",
-            Following::Alerts => "alert",
+            ResourceKind::Schedules => "schedule",
+            ResourceKind::Subscriptions => "subscription",
+            ResourceKind::Alerts => "alert",
         }
     }
 }
 
 /// A named resource with a cursor: its settings and its runtime state, both as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Follower {
+pub struct Resource {
     /// The kind of resource.
-    pub sort: Following,
+    pub sort: ResourceKind,
     /// The namespace it belongs to.
     pub namespace: String,
     /// Its name.

@@ -355,7 +355,7 @@ pub async fn put_where_they_belong(tables: &dyn RuleTables, tasks: Vec<Belongs>)
 }
 
 /// Lanes for tasks that these commits open again get their numbers before, where there are rules.
-pub async fn make_way(tables: &dyn RuleTables, commits: &[Commit]) -> Result<(), StoreError> {
+pub async fn ensure_lanes(tables: &dyn RuleTables, commits: &[Commit]) -> Result<(), StoreError> {
     let dictionary = tables.dictionary();
     let reopened = commits.iter().flat_map(|commit| &commit.writes).filter(|write| {
         !write.from.is_open() && write.after.state.is_open() && dictionary.is_ruled(&write.after.lane.namespace)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
-use comeback_core::error_group::{Group, Word};
+use comeback_core::error_group::{Group, Triage};
 use comeback_core::filter::{fingerprint_from_hex, fingerprint_to_hex};
 use comeback_core::stats::{Dimension, Fact, Fold, Origin, Trouble};
 use comeback_core::{Class, Lane, Millis, Policy, Record, TaskId, Timestamp};
@@ -268,7 +268,7 @@ impl GroupRow {
             last_seen: Timestamp(self.last_seen),
             class: self.class.and_then(Class::from_code),
             sample: read(&self.sample)?,
-            word: read::<Word>(&self.word)?,
+            word: read::<Triage>(&self.word)?,
         })
     }
 }

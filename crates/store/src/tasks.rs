@@ -58,7 +58,7 @@ pub trait TaskStore: Send + Sync {
 
     /// The clock was set ahead: leases that ran out in between are held after it for as long as they had left before it, and the runs
     /// under them may go on as long. Done twice it does no more than once. Answers how many those were.
-    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError>;
+    async fn extend_leases(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError>;
 
     /// Adds to what active tasks have counted, all or nothing; a sign of life too. Each task is named once. Answers which of them were
     /// active.

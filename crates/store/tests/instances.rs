@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use comeback_core::dependency::How;
 use comeback_core::filter::Filter;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::{Class, End, Failure, Millis, TaskId, Trigger};
 use comeback_store::conformance::{World, migration, postgres::Database};
 use comeback_store::{
@@ -43,7 +43,7 @@ fn an_act_under_a_key_waits_for_its_turn_without_a_number() {
             .expect("a turn");
         others.execute("select 1 from comeback.execution where id = $1 for update", &[&id.0]).await.expect("a lock");
         let mut working = w.working(id).await;
-        let paused = transition::pause(&w.load(tasks["a"]).await.task, &Act::default(), w.now()).expect("pauses");
+        let paused = transition::pause(&w.load(tasks["a"]).await.task, &Actor::default(), w.now()).expect("pauses");
         working.apply(paused, w.now()).expect("loaded");
         let (commit, store, now) = (working.into_commit(), w.store.clone(), w.now());
         let act = tokio::spawn(async move {
@@ -238,7 +238,7 @@ async fn spree(database: &Database, without_looking: bool) -> (i64, comeback_cor
                 assert_eq!(w.end(&claimed.stored, end).await, Applied::Done);
                 if round % 4 == 1 {
                     let over = w.load(tasks[0].id).await.task;
-                    let again = transition::manual_retry(&over, false, &Act::default(), w.now()).expect("retryable");
+                    let again = transition::manual_retry(&over, false, &Actor::default(), w.now()).expect("retryable");
                     if w.apply(again).await == Applied::Done {
                         w.cancel(tasks[0].id).await;
                     }

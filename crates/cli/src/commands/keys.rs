@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Millis, NamePatterns};
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
@@ -153,7 +153,7 @@ async fn create_offline(
     let store = place.open().await.map_err(|error| broken(place, &error))?;
     let namespace = namespace.unwrap_or_else(|| default_namespace(role).into());
     let new = NewKey { name, role, namespace: namespace.clone(), valid_for };
-    let by = Act { by: Some("comeback key create".into()), ..Act::default() };
+    let by = Actor { by: Some("comeback key create".into()), ..Actor::default() };
     let (id, now) = (key_id(None).map_err(|error| broken(place, &error))?, SystemClock::new().now());
     let made = Keys::default().create_as(&*store, id, new, terms, u64::MAX, &by, now).await;
     let Made::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {

@@ -2,7 +2,7 @@
 //! runs here, and no policy is evaluated.
 
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Millis, TaskId};
 use comeback_engine::store::{ListQuery, Loop, Place, StoreError};
 use comeback_engine::{CommandError, Engine, EngineConfig, SystemClock};
@@ -28,7 +28,7 @@ pub async fn cancel(
     let engine = open(&place).await?;
     let done = async {
         let (namespace, task) = find(&engine, &place, id, namespace).await?;
-        let act = Act { by: Some("comeback task cancel --db".into()), note, ..Act::default() };
+        let act = Actor { by: Some("comeback task cancel --db".into()), note, ..Actor::default() };
         let changed = engine.cancel(&namespace, task, act).await.map_err(|error| refused(&place, &error))?;
         let state = changed.state.word();
         let data = json!({"db": place.to_string(), "task": task.to_string(), "namespace": namespace, "state": state});
@@ -52,7 +52,7 @@ pub async fn pause(
     let engine = open(&place).await?;
     let done = async {
         for it in &loops {
-            let act = Act { by: Some("comeback loop pause --db".into()), note: note.clone(), ..Act::default() };
+            let act = Actor { by: Some("comeback loop pause --db".into()), note: note.clone(), ..Actor::default() };
             engine.pause_loop(*it, span, act).await.map_err(|error| refused(&place, &error))?;
         }
         Ok::<_, CliError>(())
@@ -71,7 +71,7 @@ pub async fn resume(out: &Output, db: &str, name: &str) -> Result<u8, CliError> 
     let engine = open(&place).await?;
     let done = async {
         for it in &loops {
-            let act = Act { by: Some("comeback loop resume --db".into()), ..Act::default() };
+            let act = Actor { by: Some("comeback loop resume --db".into()), ..Actor::default() };
             engine.resume_loop(*it, act).await.map_err(|error| refused(&place, &error))?;
         }
         Ok::<_, CliError>(())

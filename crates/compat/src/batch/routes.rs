@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, patch, post, put};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
-use comeback_core::transition::Act;
-use comeback_core::{ExecutionId, Failure, Invalid, Speaker, State as TaskState, TaskId, Trigger};
+use comeback_core::transition::Actor;
+use comeback_core::{ExecutionId, Failure, Invalid, Reporter, State as TaskState, TaskId, Trigger};
 use comeback_engine::store::{Count, ExecutionQuery, ListQuery, Listed};
 use comeback_engine::{CommandError, CompleteCallback, ReportEnd};
 use comeback_server::route::{
@@ -242,11 +242,11 @@ async fn show(
 }
 
 /// The run or attempt that a report is about.
-fn fence(query: &Query) -> Result<Speaker, Problem> {
+fn fence(query: &Query) -> Result<Reporter, Problem> {
     Ok(match (query.parse("run")?, query.parse("attempt")?) {
-        (Some(run), _) => Speaker::Run(run),
-        (None, Some(attempt)) => Speaker::Attempt(attempt),
-        (None, None) => Speaker::Anyone,
+        (Some(run), _) => Reporter::Run(run),
+        (None, Some(attempt)) => Reporter::Attempt(attempt),
+        (None, None) => Reporter::Anyone,
     })
 }
 
@@ -315,7 +315,7 @@ async fn is_so(app: &App, caller: &Caller, id: TaskId, state: TaskState) -> Resu
     Ok(now.is_terminal() && output::status(now) == output::status(state))
 }
 
-async fn add(app: &App, caller: &Caller, count: Count, fence: Speaker) -> Result<(), Problem> {
+async fn add(app: &App, caller: &Caller, count: Count, fence: Reporter) -> Result<(), Problem> {
     app.engine.count(&caller.namespace, count, fence).await.map_err(|error| match error {
         CommandError::WrongState { state, .. } => Problem::from(error).with("current_status", output::status(state)),
         error => error.into(),
@@ -408,7 +408,7 @@ async fn stop(
         return Err(Problem::not_found("batch"));
     }
     let before = all_of(&app, &caller.namespace, id).await?;
-    let act = Act { note: Some("Batch stopped".into()), ..caller.act(None, None) };
+    let act = Actor { note: Some("Batch stopped".into()), ..caller.act(None, None) };
     match app.engine.cancel_execution(&caller.namespace, id, act).await {
         // Nothing in it was open.
         Ok(_) | Err(CommandError::WrongExecutionState(_)) => {}

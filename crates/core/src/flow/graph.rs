@@ -19,7 +19,7 @@ use crate::payload::NewPayload;
 use crate::reason::Reason;
 use crate::task::{Executor, State, Task};
 use crate::time::Timestamp;
-use crate::transition::{self, Act, Rejection, Transition};
+use crate::transition::{self, Actor, Rejection, Transition};
 use crate::words::words;
 
 words! {
@@ -291,7 +291,7 @@ impl Working {
     }
 
     /// E6: everything that is open is canceled, and the whole with it.
-    pub fn cancel(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
+    pub fn cancel(&mut self, reason: Reason, act: &Actor, now: Timestamp) -> Result<(), Halt> {
         if self.execution.state.is_terminal() {
             return Ok(());
         }
@@ -302,7 +302,7 @@ impl Working {
     }
 
     /// E5. The tasks keep their states; they are not offered while their execution is paused.
-    pub fn set_paused(&mut self, after: Execution, act: &Act, now: Timestamp) {
+    pub fn set_paused(&mut self, after: Execution, act: &Actor, now: Timestamp) {
         let paused = after.state == ExecutionState::Paused;
         let kind = if paused { EventKind::ExecutionPaused } else { EventKind::ExecutionResumed };
         for id in self.sorted_ids() {
@@ -321,7 +321,7 @@ impl Working {
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
-        let act = Act { by: retried.record().actor.clone(), ..Act::default() };
+        let act = Actor { by: retried.record().actor.clone(), ..Actor::default() };
         let id = retried.after().id;
         let was_over = retried.from().is_terminal();
         if self.is_being_gathered(id) {
@@ -345,7 +345,7 @@ impl Working {
     /// E7 for what stands for an execution that a person mends: it goes on as it is, whatever it came after. `taken_up` is T30.
     ///
     /// The whole execution must be loaded.
-    pub fn take_up(&mut self, taken_up: Transition, act: &Act, now: Timestamp) -> Result<(), Halt> {
+    pub fn take_up(&mut self, taken_up: Transition, act: &Actor, now: Timestamp) -> Result<(), Halt> {
         let roots = BTreeSet::from([taken_up.after().id]);
         if self.is_being_gathered(taken_up.after().id) {
             return Err(Rejection::NotDue.into());
@@ -390,7 +390,7 @@ impl Working {
     fn retried<'a>(
         &self,
         ids: impl Iterator<Item = &'a TaskId>,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<Vec<Transition>, Rejection> {
         ids.filter_map(|id| self.task(*id)).map(|task| transition::manual_retry(task, false, act, now)).collect()
@@ -404,7 +404,7 @@ impl Working {
     pub fn retry_failed(
         &mut self,
         mut taken_up: BTreeMap<TaskId, Transition>,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<(), Halt> {
         let (failed, revived, waiting) = self.to_retry();
@@ -452,7 +452,7 @@ impl Working {
         bad.min_by_key(|task| (for_another(task), task.ended_at, task.id))
     }
 
-    fn reopen_execution(&mut self, act: &Act, from: State, now: Timestamp) -> Result<(), Halt> {
+    fn reopen_execution(&mut self, act: &Actor, from: State, now: Timestamp) -> Result<(), Halt> {
         if !self.execution.state.is_terminal() {
             return Ok(());
         }
@@ -480,7 +480,7 @@ impl Working {
         retried: Vec<Transition>,
         waiting: &BTreeSet<TaskId>,
         revived: &BTreeSet<TaskId>,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<(), Halt> {
         for id in waiting.union(revived) {
@@ -547,7 +547,7 @@ impl Working {
     }
 
     /// A record of an action on the whole execution, with its actor and note.
-    fn record_act(&mut self, kind: EventKind, act: &Act, now: Timestamp) {
+    fn record_act(&mut self, kind: EventKind, act: &Actor, now: Timestamp) {
         let data = act.said();
         let record = Record::about_execution(self.execution.id, kind, now);
         self.record(Record { actor: act.by.clone(), data, ..record });
@@ -599,7 +599,7 @@ impl Working {
             }
         }
         if self.execution.fail_fast && self.execution.unhandled > 0 && self.execution.open > 0 {
-            self.cancel_open(Reason::FailFast, &Act::default(), now)?;
+            self.cancel_open(Reason::FailFast, &Actor::default(), now)?;
         }
         Ok(())
     }
@@ -677,7 +677,7 @@ impl Working {
             return Ok(());
         }
         let barrier = task.dead_end_barrier;
-        let change = transition::cancel(task, Reason::DeadEnd, &Act::default(), now)?;
+        let change = transition::cancel(task, Reason::DeadEnd, &Actor::default(), now)?;
         if !barrier {
             self.take(change, ends);
             return Ok(());
@@ -697,7 +697,7 @@ impl Working {
         });
     }
 
-    fn cancel_open(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
+    fn cancel_open(&mut self, reason: Reason, act: &Actor, now: Timestamp) -> Result<(), Halt> {
         let loaded_open = self.tasks.values().filter(|(_, _, task)| task.state.is_open()).count();
         if loaded_open < self.execution.open as usize {
             return Err(Halt::Missing(Missing(BTreeSet::new())));

@@ -45,13 +45,13 @@ pub struct Times {
 /// `Times`, read and found good.
 #[derive(Clone, Debug)]
 pub struct Calendar {
-    rhythm: Rhythm,
+    rhythm: ScheduleTrigger,
     from: Option<Timestamp>,
     to: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
-enum Rhythm {
+enum ScheduleTrigger {
     Cron(Box<Cron>, TimeZone),
     Every {
         span: i64,
@@ -121,14 +121,14 @@ impl Times {
         let rhythm = match (&self.cron, self.every, &self.event) {
             (None, None, None) => Err(("cron", "give `cron`, `every` or `event`".to_owned())),
             (Some(text), None, None) => read_cron(text)
-                .map(|cron| Rhythm::Cron(Box::new(cron), zone.unwrap_or(TimeZone::UTC)))
+                .map(|cron| ScheduleTrigger::Cron(Box::new(cron), zone.unwrap_or(TimeZone::UTC)))
                 .map_err(|message| ("cron", message)),
             (None, Some(span), None) => read_span(span)
-                .map(|span| Rhythm::Every { span, anchor: self.start_at.unwrap_or(self.anchor).0 })
+                .map(|span| ScheduleTrigger::Every { span, anchor: self.start_at.unwrap_or(self.anchor).0 })
                 .map_err(|message| ("every", message)),
-            (None, None, Some(event)) => {
-                check_events(event).map(|()| Rhythm::Event(event.clone())).map_err(|message| ("event", message))
-            }
+            (None, None, Some(event)) => check_events(event)
+                .map(|()| ScheduleTrigger::Event(event.clone()))
+                .map_err(|message| ("event", message)),
             (cron, every, _) => {
                 if let Some(Err(message)) = cron.as_deref().map(read_cron) {
                     faults.push("cron", message);
@@ -211,16 +211,16 @@ fn clip(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-impl Rhythm {
+impl ScheduleTrigger {
     /// The first instant after `at`.
     fn after(&self, at: Timestamp) -> Option<Timestamp> {
         match self {
-            Rhythm::Every { span, anchor } => {
+            ScheduleTrigger::Every { span, anchor } => {
                 let rounds = at.0.saturating_sub(*anchor).div_euclid(*span).saturating_add(1).max(0);
                 rounds.checked_mul(*span).and_then(|past| past.checked_add(*anchor)).map(Timestamp)
             }
-            Rhythm::Event(_) => None,
-            Rhythm::Cron(cron, zone) => {
+            ScheduleTrigger::Event(_) => None,
+            ScheduleTrigger::Cron(cron, zone) => {
                 let mut found = cron.find_next_occurrence(&whole_second(at, zone), false).ok()?;
                 while !is_meant(cron, &found) {
                     found = cron.find_next_occurrence(&found, false).ok()?;
@@ -233,12 +233,12 @@ impl Rhythm {
     /// The last instant at or before `at`.
     fn until(&self, at: Timestamp) -> Option<Timestamp> {
         match self {
-            Rhythm::Every { span, anchor } => {
+            ScheduleTrigger::Every { span, anchor } => {
                 let rounds = at.0.saturating_sub(*anchor).div_euclid(*span);
                 (rounds >= 0).then(|| Timestamp(anchor.saturating_add(rounds.saturating_mul(*span))))
             }
-            Rhythm::Event(_) => None,
-            Rhythm::Cron(cron, zone) => {
+            ScheduleTrigger::Event(_) => None,
+            ScheduleTrigger::Cron(cron, zone) => {
                 let mut found = cron.find_previous_occurrence(&whole_second(at, zone), true).ok()?;
                 while !is_meant(cron, &found) {
                     found = cron.find_previous_occurrence(&found, false).ok()?;
@@ -289,7 +289,7 @@ impl Calendar {
 
     /// Whether an event of that type, told at that instant, lets it fire.
     pub fn listens_to(&self, event: &str, at: Timestamp) -> bool {
-        let Rhythm::Event(wanted) = &self.rhythm else { return false };
+        let ScheduleTrigger::Event(wanted) = &self.rhythm else { return false };
         let is_wanted = wanted.strip_suffix('*').map_or(event == wanted, |start| event.starts_with(start));
         is_wanted && self.from.is_none_or(|from| at >= from) && !self.is_over(at)
     }
@@ -297,7 +297,7 @@ impl Calendar {
     /// Whether nothing can come after `at`.
     pub fn is_over(&self, at: Timestamp) -> bool {
         match self.rhythm {
-            Rhythm::Event(_) => self.to.is_some_and(|to| at > to),
+            ScheduleTrigger::Event(_) => self.to.is_some_and(|to| at > to),
             _ => self.after(at).is_none(),
         }
     }

@@ -68,7 +68,7 @@ mod tests {
     use crate::id::{ExecutionId, TaskId};
     use crate::task::{Executor, Lane, Lease};
     use crate::time::{Millis, Timestamp};
-    use crate::transition::{Act, take_up};
+    use crate::transition::{Actor, take_up};
 
     fn standing(state: State) -> Task {
         let lane = Lane { executor: Executor::Flow, ..Lane::default() };
@@ -124,7 +124,7 @@ mod tests {
             }
             for to_begin in [None, Some(Millis(60_000))] {
                 let change =
-                    take_up(&task, execution, to_begin, &worker, &Act::default(), Timestamp(5)).expect("it may");
+                    take_up(&task, execution, to_begin, &worker, &Actor::default(), Timestamp(5)).expect("it may");
                 let after = change.after();
                 assert_eq!((after.broken_invariant(), after.next_retry_at), (None, None), "{task:?}");
                 assert_eq!((after.cycle, after.counters.attempt), (1, 0));

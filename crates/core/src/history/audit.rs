@@ -11,12 +11,12 @@ use crate::execution::Execution;
 use crate::idempotency::ActKey;
 use crate::task::Task;
 use crate::time::Timestamp;
-use crate::transition::Act;
+use crate::transition::Actor;
 use crate::words::words;
 
 words! {
     /// An audited action. The part before the point names the resource.
-    pub enum Did {
+    pub enum AuditAction {
         TaskRetry = 0 "task.retry",
         TaskCancel = 1 "task.cancel",
         TaskPause = 2 "task.pause",
@@ -89,16 +89,16 @@ words! {
     }
 }
 
-impl Did {
+impl AuditAction {
     /// The sort of resource it is done to.
     pub fn about(self) -> &'static str {
         self.word().split('.').next().unwrap_or_default()
     }
 
     /// The actions that a word names: one of them, or all about one sort of resource (`task`, `task.*`).
-    pub fn named(word: &str) -> Vec<Did> {
+    pub fn named(word: &str) -> Vec<AuditAction> {
         let sort = word.strip_suffix(".*").unwrap_or(word);
-        Did::ALL.iter().copied().filter(|did| did.word() == word || did.about() == sort).collect()
+        AuditAction::ALL.iter().copied().filter(|did| did.word() == word || did.about() == sort).collect()
     }
 }
 
@@ -112,7 +112,7 @@ pub struct Audit {
     /// The namespace; `None` where it concerns all of them.
     pub namespace: Option<String>,
     /// The action.
-    pub did: Did,
+    pub did: AuditAction,
     /// The id or the name of what it was done to.
     pub subject: String,
     /// The actor, as stated by the caller.
@@ -137,7 +137,7 @@ pub struct Audit {
 
 impl Audit {
     /// An entry without namespace, before and after.
-    pub fn new(id: Uuid, at: Timestamp, did: Did, subject: impl Into<String>, act: &Act) -> Audit {
+    pub fn new(id: Uuid, at: Timestamp, did: AuditAction, subject: impl Into<String>, act: &Actor) -> Audit {
         Audit {
             id,
             at,
@@ -195,10 +195,10 @@ mod tests {
 
     #[test]
     fn a_word_names_one_act_or_all_about_a_thing() {
-        assert_eq!(Did::named("task.retry"), [Did::TaskRetry]);
-        assert_eq!(Did::named("loop"), [Did::LoopPause, Did::LoopResume]);
-        assert_eq!(Did::named("loop.*"), Did::named("loop"));
-        assert_eq!(Did::named("loop.begin"), []);
-        assert_eq!(Did::named(""), []);
+        assert_eq!(AuditAction::named("task.retry"), [AuditAction::TaskRetry]);
+        assert_eq!(AuditAction::named("loop"), [AuditAction::LoopPause, AuditAction::LoopResume]);
+        assert_eq!(AuditAction::named("loop.*"), AuditAction::named("loop"));
+        assert_eq!(AuditAction::named("loop.begin"), []);
+        assert_eq!(AuditAction::named(""), []);
     }
 }

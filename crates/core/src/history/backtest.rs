@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decide::{End, Snapshot};
-use crate::error_group::{Face, Reclassified};
+use crate::error_group::{ErrorSignature, Reclassified};
 use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::failure::{Failure, Trigger};
 use crate::fingerprint::fingerprint;
@@ -24,7 +24,7 @@ use crate::time::{Millis, Timestamp};
 
 /// A task that went wrong at least once, as far as it was recorded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Life {
+pub struct TaskHistory {
     id: TaskId,
     lane: Arc<Lane>,
     ending: Ending,
@@ -64,9 +64,9 @@ impl Trouble {
 /// A retry that came this much after its time came at its time: somebody had to notice it and to take it.
 const AT_ITS_TIME: Millis = Millis::from_secs(10);
 
-impl Life {
+impl TaskHistory {
     /// From the records of a task, oldest first; nothing where no run of it went wrong.
-    pub fn of(task: &Task, cost: u32, records: &[Record]) -> Option<Life> {
+    pub fn of(task: &Task, cost: u32, records: &[Record]) -> Option<TaskHistory> {
         let mut runs: Vec<Run> = Vec::new();
         let (mut planned, mut became_ready, mut given_back) = (None, None, None);
         for record in records {
@@ -104,7 +104,7 @@ impl Life {
         };
         // A retry by hand may have moved the deadline; no policy could have reckoned with that.
         let expires_at = task.lifetime.map(|span| task.submitted_at + span).or(task.expires_at);
-        (!runs.is_empty()).then(|| Life { id: task.id, lane: task.lane.clone(), ending, expires_at, cost, runs })
+        (!runs.is_empty()).then(|| TaskHistory { id: task.id, lane: task.lane.clone(), ending, expires_at, cost, runs })
     }
 
     /// The error it began with.
@@ -141,18 +141,18 @@ impl Life {
         Some((took(run), run.trouble.as_ref()?.end()))
     }
 
-    fn as_recorded(&self) -> Course {
+    fn as_recorded(&self) -> ReplayedRuns {
         let told_to_wait = |run: &Run| run.trouble.as_ref().is_some_and(|it| it.outcome == AttemptOutcome::Throttled);
         let retries = self.runs.iter().skip(1).map(|run| Retry { at: run.due_at, told_to_wait: told_to_wait(run) });
         let recovered_at = self.success().map(|run| run.ended_at).filter(|_| self.ending == Ending::Recovered);
-        Course { retries: retries.collect(), recovered_at, ending: self.ending, is_cut: false }
+        ReplayedRuns { retries: retries.collect(), recovered_at, ending: self.ending, is_cut: false }
     }
 
     fn by_hand(&self) -> bool {
         self.ending == Ending::Recovered && self.success().is_some_and(|run| run.cycle > 0)
     }
 
-    fn under(&self, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) -> Course {
+    fn under(&self, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) -> ReplayedRuns {
         let mut task = Task::new(self.id, self.lane.clone(), self.began());
         task.expires_at = self.expires_at;
         let guard = GuardView { reclassified: terms.reclassified.clone(), ..GuardView::default() };
@@ -165,7 +165,7 @@ impl Life {
             (!is_open.get()).then_some(answer)
         };
         let played = play(&snapshot, world, RunTimes::default(), self.began(), MOST_ATTEMPTS);
-        Course::of(&played, is_open.get())
+        ReplayedRuns::of(&played, is_open.get())
     }
 }
 
@@ -194,7 +194,7 @@ enum Ending {
 
 /// How a life went from its first failure on.
 #[derive(Clone, Debug, PartialEq)]
-struct Course {
+struct ReplayedRuns {
     retries: Vec<Retry>,
     recovered_at: Option<Timestamp>,
     ending: Ending,
@@ -209,9 +209,9 @@ struct Retry {
     told_to_wait: bool,
 }
 
-impl Course {
+impl ReplayedRuns {
     /// `is_open`: the last attempt is still to come.
-    fn of(played: &Forecast, is_open: bool) -> Course {
+    fn of(played: &Forecast, is_open: bool) -> ReplayedRuns {
         let ending = match played.then {
             Some((State::Succeeded, _)) => Ending::Recovered,
             Some(_) => Ending::GaveUp,
@@ -224,7 +224,7 @@ impl Course {
             Retry { at: coming.at, told_to_wait: outcome == Some(AttemptOutcome::Throttled) }
         };
         let retries = played.attempts.iter().take(begun).skip(1).map(retry).collect();
-        Course { retries, recovered_at, ending, is_cut: ending == Ending::Open && !is_open }
+        ReplayedRuns { retries, recovered_at, ending, is_cut: ending == Ending::Open && !is_open }
     }
 
     fn recovered(&self) -> bool {
@@ -239,7 +239,7 @@ impl Course {
 
 /// The totals of all tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Arm {
+pub struct PolicyResult {
     /// Tasks that recovered.
     pub recovered: u64,
     /// Tasks that were given up.
@@ -268,8 +268,8 @@ pub struct Arm {
 
 const MINUTE: Millis = Millis::from_secs(60);
 
-impl Arm {
-    fn add(&mut self, life: &Life, course: &Course, range: Range) {
+impl PolicyResult {
+    fn add(&mut self, life: &TaskHistory, course: &ReplayedRuns, range: Range) {
         match course.ending {
             Ending::Recovered => self.recovered += 1,
             Ending::GaveUp => self.gave_up += 1,
@@ -306,19 +306,19 @@ impl Arm {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OfError {
     /// The common facts of the error.
-    pub face: Face,
+    pub face: ErrorSignature,
     /// Tasks.
     pub tasks: u64,
     /// The recorded past.
-    pub recorded: Arm,
+    pub recorded: PolicyResult,
     /// The candidate.
-    pub candidate: Arm,
+    pub candidate: PolicyResult,
     /// Tasks whose end under the candidate is unknown.
     pub unknown: u64,
 }
 
 impl OfError {
-    fn of(face: Face) -> OfError {
+    fn of(face: ErrorSignature) -> OfError {
         OfError { face, ..OfError::default() }
     }
 }
@@ -329,9 +329,9 @@ pub struct Backtest {
     /// Tasks.
     pub tasks: u64,
     /// The recorded past.
-    pub recorded: Arm,
+    pub recorded: PolicyResult,
     /// The candidate.
-    pub candidate: Arm,
+    pub candidate: PolicyResult,
     /// Tasks that recovered only because a person retried them.
     pub by_hand: u64,
     /// Tasks that the candidate is not known to recover, and that it would try at times about which the record is silent.
@@ -357,7 +357,7 @@ pub struct Range {
 
 impl Backtest {
     /// Plays a life again, as far as the record says how, and as long as it `goes_on`.
-    pub fn add(&mut self, life: &Life, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) {
+    pub fn add(&mut self, life: &TaskHistory, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) {
         let Some(error) = life.error() else { return };
         let (recorded, candidate) = (life.as_recorded(), life.under(terms, range, goes_on));
         let beyond = |retry: &Retry| retry.at > life.last_trouble();
@@ -375,7 +375,7 @@ impl Backtest {
         self.candidate.add(life, &candidate, range);
         let kind = &life.lane.kind;
         let of_error =
-            self.errors.entry(fingerprint(kind, error)).or_insert_with(|| OfError::of(Face::of(kind, error)));
+            self.errors.entry(fingerprint(kind, error)).or_insert_with(|| OfError::of(ErrorSignature::of(kind, error)));
         of_error.tasks += 1;
         of_error.unknown += u64::from(is_unknown);
         of_error.recorded.add(life, &recorded, range);
@@ -385,6 +385,6 @@ impl Backtest {
     /// The report, when all are added.
     pub fn finish(&mut self) {
         let of_errors = self.errors.values_mut().flat_map(|it| [&mut it.recorded, &mut it.candidate]);
-        of_errors.chain([&mut self.recorded, &mut self.candidate]).for_each(Arm::finish);
+        of_errors.chain([&mut self.recorded, &mut self.candidate]).for_each(PolicyResult::finish);
     }
 }

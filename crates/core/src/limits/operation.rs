@@ -12,10 +12,10 @@ use crate::id::TaskId;
 use crate::invalid::Invalid;
 use crate::task::{State, Task};
 use crate::time::{Millis, Timestamp};
-use crate::transition::Act;
+use crate::transition::Actor;
 use crate::words::words;
 
-pub use crate::task::undo::Was;
+pub use crate::task::undo::UndoSnapshot;
 
 words! {
     /// The action on each task.
@@ -75,7 +75,7 @@ words! {
 
 impl Exclusion {
     /// Why an operation on a task is not undone.
-    pub fn of_undo(was: &Was, task: &Task) -> Exclusion {
+    pub fn of_undo(was: &UndoSnapshot, task: &Task) -> Exclusion {
         if was.has_run_since(task) { Exclusion::Started } else { Exclusion::Changed }
     }
 }
@@ -214,9 +214,9 @@ impl Plan {
     }
 
     /// The actor of each change.
-    pub fn act(&self, operation: Uuid) -> Act {
+    pub fn act(&self, operation: Uuid) -> Actor {
         let (by, note, key, request) = (self.by.clone(), self.note.clone(), self.key.clone(), self.request.clone());
-        Act { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation), once: None }
+        Actor { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation), once: None }
     }
 }
 
@@ -394,7 +394,7 @@ pub enum Seen {
 
 impl Seen {
     /// The state of a task beside its snapshot.
-    pub fn of(task: &Task, was: &Was) -> Seen {
+    pub fn of(task: &Task, was: &UndoSnapshot) -> Seen {
         match task.state {
             _ if task.cycle != was.cycle + 1 => Seen::Gone,
             State::Succeeded => Seen::Succeeded,
@@ -455,7 +455,7 @@ pub struct Mark {
     /// The task.
     pub task: TaskId,
     /// As it was before; nothing where the step is taken back.
-    pub was: Option<Was>,
+    pub was: Option<UndoSnapshot>,
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub struct Sample {
 
 /// The common facts of the errors of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Face {
+pub struct ErrorSignature {
     /// The kind of task.
     pub kind: String,
     /// The message without what varies.
@@ -61,10 +61,10 @@ pub struct Face {
     pub status: Option<u16>,
 }
 
-impl Face {
+impl ErrorSignature {
     /// The facts of one failure.
-    pub fn of(kind: &str, failure: &Failure) -> Face {
-        Face {
+    pub fn of(kind: &str, failure: &Failure) -> ErrorSignature {
+        ErrorSignature {
             kind: kind.to_owned(),
             title: normalise(&failure.message),
             trigger: Some(failure.trigger),
@@ -77,7 +77,7 @@ impl Face {
 
 /// The changes that a batch of history makes to a group.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct News {
+pub struct GroupDelta {
     /// Errors.
     pub count: u64,
     /// Tasks that came back from it.
@@ -87,13 +87,13 @@ pub struct News {
     /// The last of them, with the class that it was given.
     pub last: Option<(Sample, Option<Class>)>,
     /// Their common facts.
-    pub face: Option<Face>,
+    pub face: Option<ErrorSignature>,
 }
 
 /// How much of a stack is kept as an example.
 const MOST_STACK: usize = 4_000;
 
-impl News {
+impl GroupDelta {
     pub(crate) fn see(
         &mut self,
         task: TaskId,
@@ -105,12 +105,12 @@ impl News {
     ) {
         let stack = failure.stack.as_ref().map(|stack| stack.chars().take(MOST_STACK).collect());
         let sample = Sample { at, task, run, message: failure.message.clone(), stack };
-        let (first, face) = (Some(at), Some(Face::of(kind, failure)));
-        self.merge(News { count: 1, recovered: 0, first, last: Some((sample, class)), face });
+        let (first, face) = (Some(at), Some(ErrorSignature::of(kind, failure)));
+        self.merge(GroupDelta { count: 1, recovered: 0, first, last: Some((sample, class)), face });
     }
 
     /// Both together, whichever came first.
-    pub fn merge(&mut self, other: News) {
+    pub fn merge(&mut self, other: GroupDelta) {
         self.count += other.count;
         self.recovered += other.recovered;
         self.first = [self.first, other.first].into_iter().flatten().min();
@@ -128,7 +128,7 @@ pub struct Group {
     /// Its fingerprint.
     pub fingerprint: i64,
     /// The common facts.
-    pub face: Face,
+    pub face: ErrorSignature,
     /// Errors.
     pub count: u64,
     /// Tasks that recovered from it.
@@ -142,13 +142,13 @@ pub struct Group {
     /// The last error, as an example.
     pub sample: Sample,
     /// Its triage.
-    pub word: Word,
+    pub word: Triage,
 }
 
 /// The triage of a group by people.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Word {
+pub struct Triage {
     /// Its triage state.
     pub standing: Standing,
     /// Since when it stands so.
@@ -170,13 +170,13 @@ pub struct Word {
 
 impl Group {
     /// As it is when more is known. Nothing where nobody has seen one of them.
-    pub fn after(old: Option<Group>, fingerprint: i64, news: &News) -> Option<Group> {
+    pub fn after(old: Option<Group>, fingerprint: i64, news: &GroupDelta) -> Option<Group> {
         let Some(mut group) = old else {
             let (sample, class) = news.last.clone()?;
             let first_seen = news.first.unwrap_or(sample.at);
             let (count, recovered, last_seen) = (news.count, news.recovered, sample.at);
             let face = news.face.clone().unwrap_or_default();
-            let word = Word::default();
+            let word = Triage::default();
             return Some(Group { fingerprint, face, count, recovered, first_seen, last_seen, class, sample, word });
         };
         group.count += news.count;
@@ -210,7 +210,7 @@ impl Group {
     }
 }
 
-impl Word {
+impl Triage {
     /// One more was seen: what was resolved is not.
     fn heed(&mut self, seen: Option<Timestamp>) {
         if let (Standing::Resolved, Some(seen)) = (self.standing, seen)
@@ -236,11 +236,11 @@ pub enum Deed {
     Note,
 }
 
-impl Word {
+impl Triage {
     /// The triage after an action.
-    pub fn after(&self, deed: &Deed, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Word {
+    pub fn after(&self, deed: &Deed, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Triage {
         let mut word = self.clone();
-        let stand = |word: &mut Word, standing, until| {
+        let stand = |word: &mut Triage, standing, until| {
             (word.standing, word.since, word.ignored_until) = (standing, Some(now), until);
         };
         match deed {
@@ -260,8 +260,8 @@ impl Word {
 mod tests {
     use super::*;
 
-    fn news(at: i64) -> News {
-        let mut news = News::default();
+    fn news(at: i64) -> GroupDelta {
+        let mut news = GroupDelta::default();
         let failure = Failure { status: Some(503), ..Failure::new(Trigger::Error, format!("order {at} refused")) };
         news.see(TaskId(uuid::Uuid::from_u128(7)), 1, Timestamp(at), "pay", &failure, Some(Class::Retryable));
         news
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn nobody_heard_of_a_group_of_which_none_was_seen() {
-        assert_eq!(Group::after(None, 9, &News { recovered: 1, ..News::default() }), None);
+        assert_eq!(Group::after(None, 9, &GroupDelta { recovered: 1, ..GroupDelta::default() }), None);
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_was_said_of_the_class_is_kept_and_taken_back() {
-        let word = Word::default().after(&Deed::Reclassify(Some(Class::Final)), None, None, Timestamp(1));
+        let word = Triage::default().after(&Deed::Reclassify(Some(Class::Final)), None, None, Timestamp(1));
         assert_eq!((word.reclassified, word.standing), (Some(Class::Final), Standing::Open));
         assert_eq!(word.after(&Deed::Reclassify(None), None, None, Timestamp(2)).reclassified, None);
     }

@@ -6,7 +6,7 @@ mod recovery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error_group::News;
+use crate::error_group::GroupDelta;
 use crate::event::{AttemptOutcome, EventKind};
 use crate::failure::{Class, Failure};
 use crate::fingerprint::{Fnv, fingerprint};
@@ -354,11 +354,13 @@ impl Fact {
         sums
     }
 
-    fn news(&self) -> Option<(i64, News)> {
+    fn news(&self) -> Option<(i64, GroupDelta)> {
         let (class, failure) = self.error();
         let failure = failure?;
-        let mut news =
-            News { recovered: u64::from(self.outcome == Some(AttemptOutcome::Succeeded)), ..News::default() };
+        let mut news = GroupDelta {
+            recovered: u64::from(self.outcome == Some(AttemptOutcome::Succeeded)),
+            ..GroupDelta::default()
+        };
         if self.is_bad() {
             news.see(self.task, self.run, self.at, &self.lane.kind, failure, class);
         }
@@ -397,7 +399,7 @@ pub struct Fold {
     /// Sums by namespace, quarter of an hour and cell.
     pub sums: BTreeMap<(Arc<str>, Timestamp, Cell), Sums>,
     /// Changes of error groups, by namespace and fingerprint.
-    pub groups: BTreeMap<(Arc<str>, i64), News>,
+    pub groups: BTreeMap<(Arc<str>, i64), GroupDelta>,
 }
 
 impl Fold {

@@ -47,7 +47,7 @@ pub fn running(policy: Option<Policy>) -> Snapshot {
 }
 
 pub fn end(snapshot: &Snapshot, end: End, now: Timestamp) -> Transition {
-    let speaker = Speaker::Lease(snapshot.task.lease_number);
+    let speaker = Reporter::Lease(snapshot.task.lease_number);
     let outcome = Outcome { speaker, end };
     let change = decide::decide(snapshot, &outcome, now).expect("may speak");
     assert_eq!(change.after().broken_invariant(), None);

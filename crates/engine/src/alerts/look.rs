@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use comeback_core::alert::Change;
 use comeback_core::subscription::{AlertEvent, Message};
 use comeback_core::{Millis, Timestamp};
-use comeback_store::{Applied, FeedEvent, Follower, Following, Loop, StoreError, Submission};
+use comeback_store::{Applied, FeedEvent, Loop, Resource, ResourceKind, StoreError, Submission};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -35,17 +35,17 @@ pub(crate) struct CountCache {
 }
 
 impl CountCache {
-    fn get(&self, row: &Follower) -> Option<AlertState> {
+    fn get(&self, row: &Resource) -> Option<AlertState> {
         let all = self.standings.lock();
         let found = all.get(&(row.namespace.clone(), row.name.clone()));
         found.filter(|(version, _)| *version == row.version).map(|(_, standing)| standing.clone())
     }
 
-    fn keep(&self, row: &Follower, standing: AlertState) {
+    fn keep(&self, row: &Resource, standing: AlertState) {
         self.standings.lock().insert((row.namespace.clone(), row.name.clone()), (row.version, standing));
     }
 
-    fn retain(&self, rows: &[Follower]) {
+    fn retain(&self, rows: &[Resource]) {
         let there: HashSet<_> = rows.iter().map(|row| (&row.namespace, &row.name)).collect();
         self.standings.lock().retain(|(namespace, name), _| there.contains(&(namespace, name)));
     }
@@ -53,8 +53,8 @@ impl CountCache {
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
-    let rows = turns::active(core, Following::Alerts).await?;
-    core.feed_positions.keep(Following::Alerts, &rows);
+    let rows = turns::active(core, ResourceKind::Alerts).await?;
+    core.feed_positions.keep(ResourceKind::Alerts, &rows);
     core.alert_counts.retain(&rows);
     // The store holds what a pause forbids; this spares the work.
     if rows.is_empty() || core.is_paused(Loop::Alerts).await? {
@@ -78,7 +78,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
 
 async fn look(
     core: &Core,
-    row: &Follower,
+    row: &Resource,
     pages: &mut Pages,
     tasks: &mut Tasks,
     progress: &mut Progress,
@@ -112,7 +112,7 @@ async fn look(
     if !start.tasks.is_empty() {
         core.ensure_share(&row.namespace).await?;
     }
-    let moved = Follower { due, standing: text(&standing), ..row.clone() };
+    let moved = Resource { due, standing: text(&standing), ..row.clone() };
     let start = Some(&start).filter(|start| !start.tasks.is_empty());
     // Of several who count the same, one is stored.
     if core.store.put_follower(&moved, start, Some(Loop::Alerts), None, now).await? == Applied::Done {
@@ -158,7 +158,7 @@ pub(super) async fn count(
 /// Deliveries for those who are to hear of it.
 async fn tell(
     core: &Core,
-    row: &Follower,
+    row: &Resource,
     spec: &AlertSpec,
     change: &Change,
     start: &mut Submission,
@@ -186,7 +186,7 @@ async fn tell(
     };
     let mut after = String::new();
     loop {
-        let page = core.store.followers(Following::Subscriptions, &row.namespace, &after, PAGE).await?;
+        let page = core.store.followers(ResourceKind::Subscriptions, &row.namespace, &after, PAGE).await?;
         for it in &page {
             let (wants, standing) = subscriptions::read(it)?;
             let is_meant = if spec.tell.is_empty() { wants.types.want(word) } else { spec.tell.contains(&it.name) };

@@ -10,7 +10,7 @@ use comeback_core::alert::{Change, Count, Counts, Watch};
 use comeback_core::filter::Filter;
 use comeback_core::subscription::{AlertEvent, Types};
 use comeback_core::{Event, Invalid, Timestamp};
-use comeback_store::{FeedCursor, Follower, StoreError};
+use comeback_store::{FeedCursor, Resource, StoreError};
 use serde::{Deserialize, Serialize};
 
 pub use backtest::Backtest;
@@ -101,7 +101,7 @@ impl AlertView {
         }
     }
 
-    pub(crate) fn of(row: &Follower) -> Result<AlertView, StoreError> {
+    pub(crate) fn of(row: &Resource) -> Result<AlertView, StoreError> {
         let (spec, standing) = read(row)?;
         let (created_at, updated_at) = (row.created_at, row.updated_at);
         Ok(AlertView { name: row.name.clone(), spec, standing, created_at, updated_at })
@@ -167,7 +167,7 @@ impl AlertState {
     }
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(AlertSpec, AlertState), StoreError> {
+pub(crate) fn read(row: &Resource) -> Result<(AlertSpec, AlertState), StoreError> {
     let what = |error: serde_json::Error| StoreError::Corrupt(format!("the alert {}: {error}", row.name));
     Ok((serde_json::from_str(&row.body).map_err(what)?, serde_json::from_str(&row.standing).map_err(what)?))
 }

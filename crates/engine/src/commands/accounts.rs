@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use comeback_core::account::{MOST_COST, MOST_CREDITS, Terms};
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid};
 use comeback_store::{Account, AccountChange, Closed};
 
 use crate::{CommandError, Core, Engine, Submit};
@@ -26,7 +26,7 @@ impl Engine {
         namespace: &str,
         name: &str,
         change: AccountChange,
-        act: &Act,
+        act: &Actor,
     ) -> Result<Account, CommandError> {
         let limits = &self.core.config.limits;
         let costs = change.costs.clone().unwrap_or_default();
@@ -54,13 +54,13 @@ impl Engine {
         {
             return Err(Invalid::one("organisation", format!("there is no account `{organisation}`")).into());
         }
-        let entry = self.entry(Did::AccountPut, name, act).within(namespace);
+        let entry = self.entry(AuditAction::AccountPut, name, act).within(namespace);
         Ok(self.core.store.put_account(namespace, name, &change, Some(&entry), self.now()).await?)
     }
 
     /// Deletes an account without reserved credits.
-    pub async fn delete_account(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
-        let entry = self.entry(Did::AccountDelete, name, act).within(namespace);
+    pub async fn delete_account(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
+        let entry = self.entry(AuditAction::AccountDelete, name, act).within(namespace);
         match self.core.store.delete_account(namespace, name, Some(&entry)).await? {
             Closed::Gone => Ok(()),
             Closed::NotFound => Err(CommandError::NotFound("account")),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use comeback_core::backtest::{Backtest, Life, Range, Terms};
+use comeback_core::backtest::{Backtest, Range, TaskHistory, Terms};
 use comeback_core::filter::{Compare, Filter, Sort, StateTest, Test, TimeField};
 use comeback_core::{Lane, Millis, Policy, State};
 use comeback_store::{ListQuery, StoreError, Stored, Subject};
@@ -150,13 +150,13 @@ impl Core {
             true => self.store.task(namespace, task.id).await?.and_then(|view| view.body.cost).unwrap_or(0),
             false => 0,
         };
-        Ok(Read::Whole(Life::of(task, cost, &records)))
+        Ok(Read::Whole(TaskHistory::of(task, cost, &records)))
     }
 }
 
 enum Read {
     /// `None` if no run failed.
-    Whole(Option<Life>),
+    Whole(Option<TaskHistory>),
     /// There is more of it than is read.
     Cut,
 }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use comeback_core::account::Move;
 use comeback_core::filter::Filter;
 use comeback_core::operation::{Action, Excluded, Exclusion, MOST_TASKS, OperationState, Plan, Standing, exclude};
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, State, TaskId, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, State, TaskId, Timestamp};
 use comeback_store::{Applied, Idempotency, Loop, Operation, Started, Stored, interactive};
 use serde_json::json;
 use uuid::Uuid;
@@ -162,10 +162,12 @@ impl Engine {
             self.check_key(key)?;
         }
         let (row, ids) = self.gather(namespace, &bulk).await?;
-        let act = Act { operation: None, ..bulk.plan.act(row.id) };
+        let act = Actor { operation: None, ..bulk.plan.act(row.id) };
         let facts = json!({"action": bulk.plan.action, "filter": bulk.plan.filter, "tasks": row.total});
-        let entry =
-            self.entry(Did::OperationStart, row.id.to_string(), &act).within(namespace).changed(None, Some(facts));
+        let entry = self
+            .entry(AuditAction::OperationStart, row.id.to_string(), &act)
+            .within(namespace)
+            .changed(None, Some(facts));
         let now = row.created_at;
         let started = self.core.store.start_operation(&row, &ids, bulk.once.as_ref(), Some(&entry), now).await?;
         self.core.alarms.of(Loop::Operations).at(now);
@@ -236,22 +238,22 @@ impl Engine {
     }
 
     /// Aborts an operation: the rest is not done. Once this returns, no instance works on it.
-    pub async fn abort_operation(&self, namespace: &str, id: Uuid, act: &Act) -> Result<OperationView, CommandError> {
+    pub async fn abort_operation(&self, namespace: &str, id: Uuid, act: &Actor) -> Result<OperationView, CommandError> {
         let may = |state: OperationState| state == OperationState::Running;
-        self.turn(namespace, id, (Did::OperationAbort, "aborted", act), may, OperationState::Aborted).await
+        self.turn(namespace, id, (AuditAction::OperationAbort, "aborted", act), may, OperationState::Aborted).await
     }
 
     /// Takes back what has not started, in the background. One that is under way is aborted with it.
-    pub async fn undo_operation(&self, namespace: &str, id: Uuid, act: &Act) -> Result<OperationView, CommandError> {
+    pub async fn undo_operation(&self, namespace: &str, id: Uuid, act: &Actor) -> Result<OperationView, CommandError> {
         let may = |state: OperationState| !matches!(state, OperationState::Undoing | OperationState::Undone);
-        self.turn(namespace, id, (Did::OperationUndo, "undone", act), may, OperationState::Undoing).await
+        self.turn(namespace, id, (AuditAction::OperationUndo, "undone", act), may, OperationState::Undoing).await
     }
 
     async fn turn(
         &self,
         namespace: &str,
         id: Uuid,
-        (did, verb, act): (Did, &'static str, &Act),
+        (did, verb, act): (AuditAction, &'static str, &Actor),
         may: impl Fn(OperationState) -> bool,
         to: OperationState,
     ) -> Result<OperationView, CommandError> {

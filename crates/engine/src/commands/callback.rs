@@ -1,6 +1,6 @@
 //! Callback: completes the run of a hook.
 
-use comeback_core::{End, Executor, Failure, Invalid, Outcome, Speaker, TaskId, Trigger};
+use comeback_core::{End, Executor, Failure, Invalid, Outcome, Reporter, TaskId, Trigger};
 
 use super::lease::{LeaseRef, Leased};
 use crate::pipeline::{Changed, TaskChange};
@@ -14,7 +14,7 @@ pub struct CompleteCallback {
     /// The task.
     pub task: TaskId,
     /// The run or attempt that it is about. An old callback names none.
-    pub fence: Speaker,
+    pub fence: Reporter,
     /// How the run ended.
     pub end: ReportEnd,
 }
@@ -22,7 +22,7 @@ pub struct CompleteCallback {
 impl Engine {
     /// A stale run or attempt is refused and changes nothing.
     pub async fn complete_callback(&self, callback: CompleteCallback) -> Result<Changed, CommandError> {
-        if let Speaker::Lease(_) | Speaker::Server = callback.fence {
+        if let Reporter::Lease(_) | Reporter::Server = callback.fence {
             return Err(Invalid::one("run", "a callback names its run or its attempt").into());
         }
         let end = match self.core.config.limits.check_end(&callback.end)? {
@@ -56,7 +56,7 @@ impl Engine {
         failure: Failure,
     ) -> Result<Changed, CommandError> {
         let failure = self.core.config.limits.checked(&Failure { trigger: Trigger::StartFailed, ..failure });
-        let outcome = Outcome { speaker: Speaker::Lease(claim.number), end: End::Failed(failure) };
+        let outcome = Outcome { speaker: Reporter::Lease(claim.number), end: End::Failed(failure) };
         self.change_one(namespace, claim.task, TaskChange::End(outcome)).await
     }
 }

@@ -1,7 +1,7 @@
 //! One change of one task: through the group commit, or once under an idempotency key.
 
 use comeback_core::TaskId;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_store::{Behalf, Idempotency, Stored, Used};
 use serde_json::Value;
 
@@ -12,13 +12,13 @@ use crate::{CommandError, Engine};
 #[derive(Clone, Debug, Default)]
 pub struct ActorRequest {
     /// Actor and note.
-    pub act: Act,
+    pub act: Actor,
     /// Idempotency key, if the command must happen once.
     pub once: Option<Idempotency>,
 }
 
-impl From<Act> for ActorRequest {
-    fn from(act: Act) -> ActorRequest {
+impl From<Actor> for ActorRequest {
+    fn from(act: Actor) -> ActorRequest {
         ActorRequest { act, once: None }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Millis, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, Millis, Timestamp};
 use serde_json::json;
 
 use crate::loops::BATCH;
@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// Forgets what ended so long ago; what is open is never touched.
-    pub async fn cleanup(&self, older_than: Millis, act: &Act) -> Result<Cleanup, CommandError> {
+    pub async fn cleanup(&self, older_than: Millis, act: &Actor) -> Result<Cleanup, CommandError> {
         let core = &self.core;
         core.config.limits.check_act(act)?;
         let before = self.cleaned_before(older_than)?;
@@ -48,7 +48,8 @@ impl Engine {
             done.more = pruned.more;
         }
         let facts = json!({"before": before.to_rfc3339(), "tasks": done.tasks, "more": done.more});
-        self.note(&self.entry(Did::Cleanup, "tasks", act).changed(None, Some(facts.clone())).answered(facts)).await?;
+        self.note(&self.entry(AuditAction::Cleanup, "tasks", act).changed(None, Some(facts.clone())).answered(facts))
+            .await?;
         Ok(done)
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comeback_core::{Executor, Invalid, Speaker, TaskId};
+use comeback_core::{Executor, Invalid, Reporter, TaskId};
 use comeback_store::{Count, StoreError};
 
 use crate::{CommandError, Core, Engine, Query};
 
 impl Engine {
     /// Added to what was counted before; refused once the run is over that the caller speaks of.
-    pub async fn count(&self, namespace: &str, count: Count, fence: Speaker) -> Result<(), CommandError> {
+    pub async fn count(&self, namespace: &str, count: Count, fence: Reporter) -> Result<(), CommandError> {
         let most = i32::MAX.cast_unsigned();
         let given =
             [("success", Some(count.success)), ("failures", Some(count.failures)), ("expected", count.expected)];

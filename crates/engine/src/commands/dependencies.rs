@@ -3,8 +3,8 @@
 use comeback_core::admission::Rule;
 use comeback_core::dependency::{Change, Maintenance, Settings, stopped};
 use comeback_core::filter::{Filter, Sort, StateTest, Term, Test};
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Millis, Task, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, Millis, Task, Timestamp};
 use comeback_store::{Behalf, Dependency, ListQuery, Stored};
 
 use crate::dependencies;
@@ -82,7 +82,7 @@ impl Engine {
         namespace: &str,
         name: &str,
         settings: Settings,
-        act: &Act,
+        act: &Actor,
     ) -> Result<DependencyView, CommandError> {
         let limits = &self.core.config.limits;
         let mut faults = settings.check();
@@ -101,7 +101,8 @@ impl Engine {
             let before = it.standing.clone();
             it.settings = settings.clone();
             it.standing.advance(&it.settings, now);
-            let entry = self.entry(Did::DependencyPut, name, act).within(namespace).changed(None, Some(it.facts()));
+            let entry =
+                self.entry(AuditAction::DependencyPut, name, act).within(namespace).changed(None, Some(it.facts()));
             if self.core.store.put_dependency(&it, Some(&entry), now).await? {
                 self.core.told_of(&before, &it);
                 return self.dependency(namespace, name).await;
@@ -121,8 +122,8 @@ impl Engine {
     }
 
     /// Deletes a dependency.
-    pub async fn delete_dependency(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
-        let entry = self.entry(Did::DependencyDelete, name, act).within(namespace);
+    pub async fn delete_dependency(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
+        let entry = self.entry(AuditAction::DependencyDelete, name, act).within(namespace);
         if !self.core.store.delete_dependency(namespace, name, Some(&entry)).await? {
             return Err(CommandError::NotFound("dependency"));
         }
@@ -137,7 +138,7 @@ impl Engine {
         namespace: &str,
         name: &str,
         command: &DependencyCommand,
-        act: &Act,
+        act: &Actor,
     ) -> Result<DependencyView, CommandError> {
         self.core.config.limits.check_act(act)?;
         for _ in 0..TRIES {
@@ -163,7 +164,7 @@ impl Engine {
     }
 
     /// Clears the holds of its retries: they come at their own time again.
-    async fn clear_holds(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+    async fn clear_holds(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
         let filter = Filter { terms: vec![Term { negated: false, test: Test::State(vec![StateTest::Held]) }] };
         let mut query = ListQuery { filter, sort: Sort::Submitted, limit: PAGE, after: None, now: self.now() };
         loop {
@@ -189,9 +190,9 @@ impl Engine {
 fn apply_command(
     it: &mut Dependency,
     command: &DependencyCommand,
-    act: &Act,
+    act: &Actor,
     now: Timestamp,
-) -> Result<Did, CommandError> {
+) -> Result<AuditAction, CommandError> {
     let words = |usual: &str| match (&act.by, &act.note) {
         (_, Some(note)) => note.clone(),
         (Some(by), None) => format!("{usual} by {by}"),
@@ -201,15 +202,15 @@ fn apply_command(
     Ok(match command {
         DependencyCommand::Open { lasts } => {
             standing.open_by_hand(lasts.map(|span| now + span), &words("opened"), now);
-            Did::DependencyOpen
+            AuditAction::DependencyOpen
         }
         DependencyCommand::Close { lasts } => {
             standing.close_by_hand(lasts.map(|span| now + span), &words("closed"), now);
-            Did::DependencyClose
+            AuditAction::DependencyClose
         }
         DependencyCommand::Healthy => {
             standing.healthy(settings, &words("said to be well"), now);
-            Did::DependencyHealthy
+            AuditAction::DependencyHealthy
         }
         DependencyCommand::Maintenance { from, to } => {
             let mut faults = Invalid::default();
@@ -224,7 +225,7 @@ fn apply_command(
             }
             faults.or(())?;
             standing.announce(Maintenance { from: *from, to: *to, note: act.note.clone() }, now);
-            Did::DependencyMaintenance
+            AuditAction::DependencyMaintenance
         }
     })
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Policy, Speaker, TaskId};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Invalid, Policy, Reporter, TaskId};
 use comeback_store::Description;
 use serde_json::json;
 
@@ -39,9 +39,9 @@ impl Engine {
         &self,
         namespace: &str,
         task: TaskId,
-        fence: Speaker,
+        fence: Reporter,
         wanted: &Describe,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(), CommandError> {
         if let Some(fault) = wanted.priority.and_then(|priority| priority_fault(priority.into())) {
             return Err(Invalid::one("priority", fault).into());
@@ -78,7 +78,7 @@ impl Engine {
                 }
                 Some(facts)
             };
-            let entry = Audit::new(self.core.ids.act(now), now, Did::TaskDescribe, task.to_string(), act)
+            let entry = Audit::new(self.core.ids.act(now), now, AuditAction::TaskDescribe, task.to_string(), act)
                 .within(namespace)
                 .changed(
                     told(&before, seen.priority, &policy),

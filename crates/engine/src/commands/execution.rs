@@ -4,8 +4,10 @@ use std::time::Instant;
 
 use comeback_core::audit;
 use comeback_core::execution::ExecutionRejection;
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Commit, Did, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
+use comeback_core::transition::Actor;
+use comeback_core::{
+    Audit, AuditAction, Commit, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working,
+};
 use comeback_store::{Applied, Behalf, Subject, Submission, Used};
 use serde_json::json;
 
@@ -22,7 +24,7 @@ impl Engine {
         id: ExecutionId,
         request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        cancel_execution(&self.core, namespace, id, request.into(), Some(Did::ExecutionCancel)).await
+        cancel_execution(&self.core, namespace, id, request.into(), Some(AuditAction::ExecutionCancel)).await
     }
 
     /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
@@ -32,7 +34,7 @@ impl Engine {
         id: ExecutionId,
         request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, request.into(), Did::ExecutionPause, Execution::pause).await
+        self.set_execution_paused(namespace, id, request.into(), AuditAction::ExecutionPause, Execution::pause).await
     }
 
     /// Resumes a paused execution.
@@ -42,7 +44,7 @@ impl Engine {
         id: ExecutionId,
         request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, request.into(), Did::ExecutionResume, Execution::resume).await
+        self.set_execution_paused(namespace, id, request.into(), AuditAction::ExecutionResume, Execution::resume).await
     }
 
     async fn set_execution_paused(
@@ -50,7 +52,7 @@ impl Engine {
         namespace: &str,
         id: ExecutionId,
         request: ActorRequest,
-        did: Did,
+        did: AuditAction,
         change: Pausing,
     ) -> Result<ExecutionState, CommandError> {
         self.core.change_execution(namespace, id, &request, Some(did), Change::Paused(change)).await
@@ -64,7 +66,7 @@ impl Engine {
         request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
         let request = request.into();
-        self.core.change_execution(namespace, id, &request, Some(Did::ExecutionRetry), Change::Retry).await
+        self.core.change_execution(namespace, id, &request, Some(AuditAction::ExecutionRetry), Change::Retry).await
     }
 
     /// A new execution of the same version of the same workflow, with the same input. What stood for one that is over stands for the
@@ -107,7 +109,7 @@ impl Engine {
             return Ok(started);
         }
         let after = json!({"execution_id": started.execution.to_string()});
-        let entry = self.entry(Did::ExecutionRestart, id.to_string(), &act).within(namespace);
+        let entry = self.entry(AuditAction::ExecutionRestart, id.to_string(), &act).within(namespace);
         self.note(&entry.changed(None, Some(after))).await?;
         Ok(started)
     }
@@ -134,7 +136,7 @@ pub(crate) async fn cancel_execution(
     namespace: &str,
     id: ExecutionId,
     request: ActorRequest,
-    did: Option<Did>,
+    did: Option<AuditAction>,
 ) -> Result<ExecutionState, CommandError> {
     core.change_execution(namespace, id, &request, did, Change::Cancel).await
 }
@@ -156,7 +158,7 @@ impl Core {
         namespace: &str,
         id: ExecutionId,
         request: &ActorRequest,
-        did: Option<Did>,
+        did: Option<AuditAction>,
         change: Change,
     ) -> Result<ExecutionState, CommandError> {
         self.config.limits.check_act(&request.act)?;
@@ -210,7 +212,7 @@ impl Core {
         &self,
         working: &mut Working,
         change: Change,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<Commit, CommandError> {
         let refused = CommandError::WrongExecutionState;

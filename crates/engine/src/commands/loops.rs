@@ -1,7 +1,7 @@
 //! Pausing and resuming the loops. A pause survives restarts, holds on every instance and ends by itself.
 
-use comeback_core::transition::Act;
-use comeback_core::{Did, Millis, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Millis, Timestamp};
 use comeback_store::{Loop, Pause};
 use serde_json::json;
 
@@ -40,21 +40,21 @@ impl Engine {
     }
 
     /// Pauses a loop for a span or until it is resumed. Once this returns, no instance runs it (R-I16).
-    pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Act) -> Result<Pause, CommandError> {
+    pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Actor) -> Result<Pause, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let now = self.now();
         let until = span.map(|span| now + span);
         let after = json!({"until": until.map(Timestamp::to_rfc3339), "note": act.note, "by": act.by});
-        let entry = self.entry(Did::LoopPause, name.word(), &act).changed(None, Some(after));
+        let entry = self.entry(AuditAction::LoopPause, name.word(), &act).changed(None, Some(after));
         let pause = Pause { until: until.unwrap_or(Timestamp::MAX), note: act.note, by: act.by, at: now };
         self.core.store.set_pause(name, Some(pause.clone()), Some(&entry), now).await?;
         Ok(pause)
     }
 
     /// Resumes a paused loop.
-    pub async fn resume_loop(&self, name: Loop, act: Act) -> Result<(), CommandError> {
+    pub async fn resume_loop(&self, name: Loop, act: Actor) -> Result<(), CommandError> {
         self.core.config.limits.check_act(&act)?;
-        let entry = self.entry(Did::LoopResume, name.word(), &act);
+        let entry = self.entry(AuditAction::LoopResume, name.word(), &act);
         self.core.store.set_pause(name, None, Some(&entry), self.now()).await?;
         if name.is_asked_for() {
             self.core.wake.everybody();

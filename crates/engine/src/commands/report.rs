@@ -1,7 +1,7 @@
 //! Report: a worker says how its runs ended. The report is the input of the decision; the worker decides nothing.
 
 use comeback_core::transition;
-use comeback_core::{AttemptOutcome, Failure, Millis, Outcome, Record, Rejection, Speaker, State, TaskId};
+use comeback_core::{AttemptOutcome, Failure, Millis, Outcome, Record, Rejection, Reporter, State, TaskId};
 use comeback_store::Behalf;
 
 use super::BULK;
@@ -44,7 +44,7 @@ impl Engine {
                 Ok(end) => {
                     answers.push(None);
                     let LeaseRef { task, number } = report.lease;
-                    let change = TaskChange::End(Outcome { speaker: Speaker::Lease(number), end });
+                    let change = TaskChange::End(Outcome { speaker: Reporter::Lease(number), end });
                     requests.push(match core.cache.take(task, number) {
                         Some(stored) => ChangeRequest::cached(stored, change),
                         None => ChangeRequest::of(task, change),

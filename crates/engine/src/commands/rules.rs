@@ -1,8 +1,8 @@
 //! Rules: how many of one sort may run at once. They are heeded by the store with every claim; here they are made and looked at.
 
 use comeback_core::admission::{self, Admission, Rule};
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp, dependency};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp, dependency};
 use serde_json::json;
 
 use crate::dependencies;
@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Makes a rule or changes it. When this returns, every open task is under it.
-    pub async fn put_rule(&self, namespace: &str, rule: Rule, act: &Act) -> Result<(), CommandError> {
+    pub async fn put_rule(&self, namespace: &str, rule: Rule, act: &Actor) -> Result<(), CommandError> {
         let limits = &self.core.config.limits;
         let mut faults = rule.check();
         limits.check_namespace(namespace, &mut faults);
@@ -56,7 +56,7 @@ impl Engine {
         }
         faults.or(())?;
         limits.check_act(act)?;
-        let entry = self.entry(Did::RulePut, &rule.name, act).within(namespace);
+        let entry = self.entry(AuditAction::RulePut, &rule.name, act).within(namespace);
         let entry = entry.changed(None, serde_json::to_value(&rule).ok());
         self.put_rules(namespace, vec![rule], Some(&entry)).await
     }
@@ -110,12 +110,12 @@ impl Engine {
     }
 
     /// Deletes a rule.
-    pub async fn delete_rule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+    pub async fn delete_rule(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
         // No database need be asked for what can be no name.
         let mut faults = Invalid::default();
         self.core.config.limits.check_name("name", name, &mut faults);
         let is_one = faults.is_empty() && !name.starts_with([CARRIED, admission::GUARD]);
-        let entry = self.entry(Did::RuleDelete, name, act).within(namespace);
+        let entry = self.entry(AuditAction::RuleDelete, name, act).within(namespace);
         if !is_one || self.core.store.delete_rule(namespace, name, Some(&entry)).await?.is_none() {
             return Err(CommandError::NotFound("rule"));
         }
@@ -130,7 +130,7 @@ impl Engine {
         id: comeback_core::ExecutionId,
         kind: &str,
         rules: Vec<Rule>,
-        act: &Act,
+        act: &Actor,
     ) -> Result<u64, CommandError> {
         if self.core.store.execution(namespace, id).await?.is_none() {
             return Err(CommandError::NotFound("execution"));
@@ -138,7 +138,7 @@ impl Engine {
         let names = self.carried_rules(namespace, rules).await?;
         let changed = self.core.store.carry_rules(id, kind, &names).await?;
         self.core.rules_changed();
-        let entry = self.entry(Did::RuleCarry, id.to_string(), act).within(namespace);
+        let entry = self.entry(AuditAction::RuleCarry, id.to_string(), act).within(namespace);
         let after = json!({"kind": kind, "rules": names, "tasks": changed});
         self.note(&entry.changed(None, Some(after))).await?;
         Ok(changed)

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use comeback_core::schedule::Calendar;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::workflow::WorkflowState;
-use comeback_core::{Audit, Did, Invalid, Timestamp};
-use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Loop, StoreError};
+use comeback_core::{Audit, AuditAction, Invalid, Timestamp};
+use comeback_store::{Applied, FiredBy, Firing, Loop, Resource, ResourceKind, StoreError};
 use serde_json::Value;
 
 use crate::schedules::{Run, ScheduleSpec, ScheduleState, ScheduleView, Starts, read, text};
@@ -24,15 +24,15 @@ impl Engine {
         namespace: &str,
         name: &str,
         spec: ScheduleSpec,
-        act: &Act,
+        act: &Actor,
     ) -> Result<ScheduleView, CommandError> {
         let core = &self.core;
         core.config.limits.check_act(act)?;
         let now = core.clock.now();
         let (spec, calendar) = core.checked(namespace, name, spec, now).await?;
         let standing = ScheduleState { settled: now, ..ScheduleState::default() };
-        let row = Follower {
-            sort: Following::Schedules,
+        let row = Resource {
+            sort: ResourceKind::Schedules,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             version: 0,
@@ -42,7 +42,7 @@ impl Engine {
             created_at: now,
             updated_at: now,
         };
-        let entry = self.entry(Did::SchedulePut, name, act).within(namespace);
+        let entry = self.entry(AuditAction::SchedulePut, name, act).within(namespace);
         let entry = entry.changed(None, Some(facts(&row)));
         match core.put_row(&row, &entry, now).await? {
             true => core.shown(&row, now).await,
@@ -57,11 +57,11 @@ impl Engine {
         namespace: &str,
         name: &str,
         spec: ScheduleSpec,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(ScheduleView, bool), CommandError> {
         self.core.config.limits.check_act(act)?;
         for _ in 0..ROUNDS {
-            match self.change_schedule(namespace, name, (Did::SchedulePut, act), |_| Some(spec.clone())).await {
+            match self.change_schedule(namespace, name, (AuditAction::SchedulePut, act), |_| Some(spec.clone())).await {
                 Ok(view) => return Ok((view, false)),
                 Err(CommandError::NotFound(_)) => {}
                 Err(error) => return Err(error),
@@ -75,21 +75,21 @@ impl Engine {
     }
 
     /// Pauses a schedule: its instants pass until it is resumed.
-    pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
+    pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Actor) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let paused = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
-        self.change_schedule(namespace, name, (Did::SchedulePause, &act), paused).await
+        self.change_schedule(namespace, name, (AuditAction::SchedulePause, &act), paused).await
     }
 
     /// Resumes a schedule; missed instants are not caught up.
-    pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
+    pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Actor) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let resumed = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
-        self.change_schedule(namespace, name, (Did::ScheduleResume, &act), resumed).await
+        self.change_schedule(namespace, name, (AuditAction::ScheduleResume, &act), resumed).await
     }
 
     /// Starts now what its instants start, whether it is paused or not. Its instants stay as they are.
-    pub async fn trigger_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<Run, CommandError> {
+    pub async fn trigger_schedule(&self, namespace: &str, name: &str, act: &Actor) -> Result<Run, CommandError> {
         let core = &self.core;
         core.config.limits.check_act(act)?;
         for _ in 0..ROUNDS {
@@ -102,8 +102,8 @@ impl Engine {
             let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Manual };
             let prepared = core.prepare_run(namespace, &spec, &firing, None, now).await?;
             let standing = ScheduleState { last_manual_run: Some(prepared.run.clone()), ..standing };
-            let row = Follower { standing: text(&standing), ..row };
-            let entry = self.entry(Did::ScheduleTrigger, name, act).within(namespace);
+            let row = Resource { standing: text(&standing), ..row };
+            let entry = self.entry(AuditAction::ScheduleTrigger, name, act).within(namespace);
             let run = serde_json::to_value(&prepared.run).unwrap_or_default();
             let entry = entry.changed(None, Some(run.clone())).answered(run);
             if core.store.put_follower(&row, Some(&prepared.start), None, Some(&entry), now).await? == Applied::Done {
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Behind `after`, by name.
     pub async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<ScheduleView>, CommandError> {
-        let rows = self.core.store.followers(Following::Schedules, namespace, after, limit).await?;
+        let rows = self.core.store.followers(ResourceKind::Schedules, namespace, after, limit).await?;
         let (mut views, mut workflows) = (Vec::with_capacity(rows.len()), Workflows::default());
         for row in &rows {
             match ScheduleView::of(row, self.now()) {
@@ -147,7 +147,7 @@ impl Engine {
         let (mut firings, mut workflows) = (Vec::new(), Workflows::default());
         let mut after = String::new();
         loop {
-            let rows = self.core.store.followers(Following::Schedules, namespace, &after, PAGE).await?;
+            let rows = self.core.store.followers(ResourceKind::Schedules, namespace, &after, PAGE).await?;
             for row in &rows {
                 let Ok((spec, standing)) = read(row) else { continue };
                 let Ok(calendar) = spec.times.read() else { continue };
@@ -171,9 +171,9 @@ impl Engine {
     }
 
     /// Deletes a schedule.
-    pub async fn delete_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
-        let entry = self.entry(Did::ScheduleDelete, name, act).within(namespace);
-        match self.core.store.delete_follower(Following::Schedules, namespace, name, Some(&entry)).await? {
+    pub async fn delete_schedule(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
+        let entry = self.entry(AuditAction::ScheduleDelete, name, act).within(namespace);
+        match self.core.store.delete_follower(ResourceKind::Schedules, namespace, name, Some(&entry)).await? {
             true => Ok(()),
             false => Err(CommandError::NotFound("schedule")),
         }
@@ -183,7 +183,7 @@ impl Engine {
         &self,
         namespace: &str,
         name: &str,
-        (did, act): (Did, &Act),
+        (did, act): (AuditAction, &Actor),
         change: impl Fn(Option<ScheduleSpec>) -> Option<ScheduleSpec>,
     ) -> Result<ScheduleView, CommandError> {
         let core = &self.core;
@@ -211,10 +211,10 @@ impl Engine {
                 standing.settled = standing.settled.max(now);
             }
             let due = due(&spec, standing, &calendar);
-            let row = Follower { due, body: text(&spec), standing: text(standing), ..row };
+            let row = Resource { due, body: text(&spec), standing: text(standing), ..row };
             let entry = self.entry(did, name, act).within(namespace).changed(Some(before), Some(facts(&row)));
             if core.put_row(&row, &entry, now).await? {
-                return core.shown(&Follower { updated_at: now, ..row }, now).await;
+                return core.shown(&Resource { updated_at: now, ..row }, now).await;
             }
         }
         Err(CommandError::Conflict)
@@ -226,7 +226,7 @@ fn due(spec: &ScheduleSpec, standing: &ScheduleState, calendar: &Calendar) -> Op
 }
 
 /// The specification as it is stored.
-fn facts(row: &Follower) -> Value {
+fn facts(row: &Resource) -> Value {
     serde_json::from_str(&row.body).unwrap_or_else(|_| row.body.as_str().into())
 }
 
@@ -246,7 +246,7 @@ impl Workflows {
     }
 }
 
-fn understood(row: &Follower) -> Result<(ScheduleSpec, ScheduleState), CommandError> {
+fn understood(row: &Resource) -> Result<(ScheduleSpec, ScheduleState), CommandError> {
     read(row).map_err(unreadable)
 }
 
@@ -255,17 +255,17 @@ fn unreadable(what: String) -> CommandError {
 }
 
 impl Core {
-    async fn shown(&self, row: &Follower, now: Timestamp) -> Result<ScheduleView, CommandError> {
+    async fn shown(&self, row: &Resource, now: Timestamp) -> Result<ScheduleView, CommandError> {
         let view = ScheduleView::of(row, now).map_err(unreadable)?;
         let state = Workflows::default().state(self, &row.namespace, &view.spec.starts).await?;
         Ok(view.following(state))
     }
 
-    async fn row(&self, namespace: &str, name: &str) -> Result<Follower, CommandError> {
-        self.store.follower(Following::Schedules, namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
+    async fn row(&self, namespace: &str, name: &str) -> Result<Resource, CommandError> {
+        self.store.follower(ResourceKind::Schedules, namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
     }
 
-    async fn put_row(&self, row: &Follower, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
+    async fn put_row(&self, row: &Resource, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
         let applied = self.store.put_follower(row, None, None, Some(entry), now).await?;
         if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
             self.alarms.of(Loop::Schedule).at(due);
@@ -285,7 +285,7 @@ impl Core {
         let mut faults = Invalid::default();
         self.config.limits.check_name("name", name, &mut faults);
         if let Some(note) = &spec.note {
-            let act = Act { note: Some(note.clone()), ..Act::default() };
+            let act = Actor { note: Some(note.clone()), ..Actor::default() };
             faults.absorb("", self.config.limits.check_act(&act).err().unwrap_or_default());
         }
         let calendar = spec.check().map_err(|part| faults.absorb("", part)).ok();

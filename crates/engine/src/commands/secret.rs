@@ -1,7 +1,7 @@
 //! Named secrets: put, listed, deleted, and encrypted anew when the key changes.
 
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Quota};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, Quota};
 use comeback_store::{SealedSecret, StoreError};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ impl Engine {
         namespace: &str,
         name: &str,
         value: &str,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(SecretView, bool), CommandError> {
         let core = &self.core;
         if let Some(fault) = name_fault(name) {
@@ -53,7 +53,7 @@ impl Engine {
             updated_at: now,
             updated_by: act.by.clone(),
         };
-        let entry = self.entry(Did::SecretPut, name, act).within(namespace);
+        let entry = self.entry(AuditAction::SecretPut, name, act).within(namespace);
         let entry = entry.changed(None, Some(json!({"key_id": key_id})));
         let most = core.config.quotas.get(Quota::Secrets);
         let stored = core.store.put_secret(&secret, most, Some(&entry), now).await;
@@ -80,11 +80,11 @@ impl Engine {
     }
 
     /// Whatever names it fails until there is one of that name again.
-    pub async fn delete_secret(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+    pub async fn delete_secret(&self, namespace: &str, name: &str, act: &Actor) -> Result<(), CommandError> {
         if name_fault(name).is_some() {
             return Err(CommandError::NotFound("secret"));
         }
-        let entry = self.entry(Did::SecretDelete, name, act).within(namespace);
+        let entry = self.entry(AuditAction::SecretDelete, name, act).within(namespace);
         match self.core.store.delete_secret(namespace, name, Some(&entry)).await? {
             true => Ok(()),
             false => Err(CommandError::NotFound("secret")),
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Encrypts the secrets of all namespaces with the first key, so that the others can be given up.
-    pub async fn reencrypt_secrets(&self, act: &Act) -> Result<Reencrypted, CommandError> {
+    pub async fn reencrypt_secrets(&self, act: &Actor) -> Result<Reencrypted, CommandError> {
         let (store, keys) = (&self.core.store, &self.core.config.secret_keys);
         let current = keys.current().ok_or_else(no_key)?;
         let mut done = Reencrypted { key_id: current.to_owned(), ..Reencrypted::default() };
@@ -121,7 +121,7 @@ impl Engine {
             }
         }
         let told = json!({"key_id": done.key_id, "reencrypted": done.reencrypted, "unreadable": done.unreadable.len()});
-        self.note(&self.entry(Did::SecretReencrypt, "secrets", act).changed(None, Some(told))).await?;
+        self.note(&self.entry(AuditAction::SecretReencrypt, "secrets", act).changed(None, Some(told))).await?;
         Ok(done)
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::stats::Fold;
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid};
 use comeback_store::{GroupQuery, StoreError, SumLine, SumsQuery};
 
 use crate::{CommandError, Core, Engine};
@@ -73,20 +73,20 @@ impl Engine {
         namespace: &str,
         fingerprint: i64,
         deed: &Deed,
-        act: &Act,
+        act: &Actor,
     ) -> Result<Group, CommandError> {
         self.core.config.limits.check_act(act)?;
         let now = self.now();
         let did = match deed {
-            Deed::Reopen => Did::ErrorOpen,
+            Deed::Reopen => AuditAction::ErrorOpen,
             Deed::Ignore(Some(until)) if *until <= now => {
                 return Err(Invalid::one("until", "must be in the future").into());
             }
-            Deed::Ignore(_) => Did::ErrorIgnore,
-            Deed::Resolve => Did::ErrorResolve,
-            Deed::Reclassify(_) => Did::ErrorClassify,
+            Deed::Ignore(_) => AuditAction::ErrorIgnore,
+            Deed::Resolve => AuditAction::ErrorResolve,
+            Deed::Reclassify(_) => AuditAction::ErrorClassify,
             Deed::Note if act.note.is_none() => return Err(Invalid::one("note", "must say something").into()),
-            Deed::Note => Did::ErrorNote,
+            Deed::Note => AuditAction::ErrorNote,
         };
         self.fold_a_while().await?;
         let entry = self.entry(did, fingerprint_to_hex(fingerprint), act).within(namespace);

@@ -4,7 +4,7 @@
 use comeback_core::decide::Snapshot;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::repair::{Repair, repair};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{State, Task, TaskId, Trigger};
 use comeback_store::{Behalf, Due, ListQuery, StoreError, Stored};
 
@@ -105,7 +105,7 @@ impl Engine {
         namespace: &str,
         limit: u32,
         dry_run: bool,
-        act: &Act,
+        act: &Actor,
     ) -> Result<Vec<RepairResult>, CommandError> {
         self.core.config.limits.check_act(act)?;
         Ok(self.core.repair_failed(namespace, limit, dry_run, act, Behalf::Caller).await?)
@@ -118,7 +118,7 @@ impl Core {
         namespace: &str,
         limit: u32,
         dry_run: bool,
-        act: &Act,
+        act: &Actor,
         behalf: Behalf<'_>,
     ) -> Result<Vec<RepairResult>, StoreError> {
         let now = self.clock.now();

@@ -2,9 +2,9 @@
 
 use comeback_core::filter::{Compare, Filter, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
 use comeback_core::subscription::{Message, TEST};
-use comeback_core::transition::Act;
-use comeback_core::{Did, HOOK_QUEUE, Invalid, Millis, Quota, State, TaskId, Timestamp};
-use comeback_store::{Applied, FeedCursor, Follower, Following, ListQuery, Listing, StoreError, Submission};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, HOOK_QUEUE, Invalid, Millis, Quota, State, TaskId, Timestamp};
+use comeback_store::{Applied, FeedCursor, ListQuery, Listing, Resource, ResourceKind, StoreError, Submission};
 use serde_json::{Value, json};
 
 use super::change::ActorRequest;
@@ -55,21 +55,21 @@ impl Engine {
         id: &str,
         spec: SubscriptionSpec,
         secret: Option<Signing>,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(SubscriptionView, Signing), CommandError> {
         let core = &self.core;
         let now = core.clock.now();
         self.check_subscription(namespace, id, &spec, act, now)?;
         let secret = secret.map_or_else(new_secret, Ok)?;
-        core.check_follower_quota(Following::Subscriptions, Quota::Subscriptions, namespace).await?;
+        core.check_follower_quota(ResourceKind::Subscriptions, Quota::Subscriptions, namespace).await?;
         core.ensure_share(namespace).await?;
         let standing = SubscriptionState {
             cursor: Some(core.store.feed_end().await?.to_string()),
             secrets: vec![Kept { secret: secret.clone(), until: None }],
             ..SubscriptionState::default()
         };
-        let row = Follower {
-            sort: Following::Subscriptions,
+        let row = Resource {
+            sort: ResourceKind::Subscriptions,
             namespace: namespace.to_owned(),
             name: id.to_owned(),
             version: 0,
@@ -79,7 +79,8 @@ impl Engine {
             created_at: now,
             updated_at: now,
         };
-        let entry = self.entry(Did::SubscriptionPut, id, act).within(namespace).changed(None, Some(facts(&row)));
+        let entry =
+            self.entry(AuditAction::SubscriptionPut, id, act).within(namespace).changed(None, Some(facts(&row)));
         match core.store.put_follower(&row, None, None, Some(&entry), now).await? {
             Applied::Done => Ok((SubscriptionView::of(&row, now)?, secret)),
             _ => Err(CommandError::NameTaken("subscription")),
@@ -94,7 +95,7 @@ impl Engine {
         id: &str,
         spec: SubscriptionSpec,
         secret: Option<Signing>,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(SubscriptionView, Option<Signing>, bool), CommandError> {
         for _ in 0..ROUNDS {
             let (wanted, own) = (spec.clone(), secret.clone());
@@ -107,7 +108,7 @@ impl Engine {
             };
             self.check_subscription(namespace, id, &spec, act, self.now())?;
             match self
-                .change_subscription(namespace, id, (Did::SubscriptionPut, act), |_, it, now| change(it, now))
+                .change_subscription(namespace, id, (AuditAction::SubscriptionPut, act), |_, it, now| change(it, now))
                 .await
             {
                 Ok(view) => return Ok((view, None, false)),
@@ -128,7 +129,7 @@ impl Engine {
         namespace: &str,
         id: &str,
         secret: Option<Signing>,
-        act: &Act,
+        act: &Actor,
     ) -> Result<(SubscriptionView, Signing), CommandError> {
         let secret = secret.map_or_else(new_secret, Ok)?;
         let new = secret.clone();
@@ -136,7 +137,7 @@ impl Engine {
             standing.rotate(new.clone(), now + OVERLAP, now);
             (spec, standing)
         };
-        let view = self.change_subscription(namespace, id, (Did::SubscriptionPut, act), rotate).await?;
+        let view = self.change_subscription(namespace, id, (AuditAction::SubscriptionPut, act), rotate).await?;
         Ok((view, secret))
     }
 
@@ -152,22 +153,22 @@ impl Engine {
         after: &str,
         limit: u32,
     ) -> Result<Vec<SubscriptionView>, CommandError> {
-        let rows = self.core.store.followers(Following::Subscriptions, namespace, after, limit).await?;
+        let rows = self.core.store.followers(ResourceKind::Subscriptions, namespace, after, limit).await?;
         Ok(rows.iter().map(|row| SubscriptionView::of(row, self.now())).collect::<Result<_, _>>()?)
     }
 
     /// Deletes a subscription; its open deliveries are never made.
-    pub async fn delete_subscription(&self, namespace: &str, id: &str, act: &Act) -> Result<(), CommandError> {
+    pub async fn delete_subscription(&self, namespace: &str, id: &str, act: &Actor) -> Result<(), CommandError> {
         self.core.may_be_named("subscription", id)?;
-        let entry = self.entry(Did::SubscriptionDelete, id, act).within(namespace);
-        match self.core.store.delete_follower(Following::Subscriptions, namespace, id, Some(&entry)).await? {
+        let entry = self.entry(AuditAction::SubscriptionDelete, id, act).within(namespace);
+        match self.core.store.delete_follower(ResourceKind::Subscriptions, namespace, id, Some(&entry)).await? {
             true => Ok(()),
             false => Err(CommandError::NotFound("subscription")),
         }
     }
 
     /// Something to see whether it arrives.
-    pub async fn test_subscription(&self, namespace: &str, id: &str, act: &Act) -> Result<TaskId, CommandError> {
+    pub async fn test_subscription(&self, namespace: &str, id: &str, act: &Actor) -> Result<TaskId, CommandError> {
         let at = self.now();
         let message = Message {
             id: format!("test_{}", self.core.ids.act(at).simple()),
@@ -180,7 +181,7 @@ impl Engine {
         let row = self.core.subscription_row(namespace, id).await?;
         let (spec, _) = read(&row)?;
         let body = message.written(spec.format);
-        self.deliver_now(namespace, id, (Did::SubscriptionTest, act), (&message.id, TEST), &body).await
+        self.deliver_now(namespace, id, (AuditAction::SubscriptionTest, act), (&message.id, TEST), &body).await
     }
 
     /// Delivers again under the same id, so that receivers can tell repetitions.
@@ -189,7 +190,7 @@ impl Engine {
         namespace: &str,
         id: &str,
         what: Redeliver,
-        act: &Act,
+        act: &Actor,
     ) -> Result<Redelivered, CommandError> {
         self.core.subscription_row(namespace, id).await?;
         match what {
@@ -215,7 +216,7 @@ impl Engine {
                         Err(error) => return Err(error),
                     }
                 }
-                let entry = self.entry(Did::SubscriptionRedeliver, id, act).within(namespace);
+                let entry = self.entry(AuditAction::SubscriptionRedeliver, id, act).within(namespace);
                 let told = json!({"since": since.to_rfc3339(), "deliveries": again.tasks.len()});
                 self.note(&entry.changed(None, Some(told)).answered(again.to_json())).await?;
                 Ok(again)
@@ -223,7 +224,7 @@ impl Engine {
         }
     }
 
-    async fn redeliver_one(&self, namespace: &str, id: &str, event: &str, act: &Act) -> Result<TaskId, CommandError> {
+    async fn redeliver_one(&self, namespace: &str, id: &str, event: &str, act: &Actor) -> Result<TaskId, CommandError> {
         let place = event.strip_prefix("evt_").unwrap_or(event);
         let mut names = vec![event.to_owned(), format!("evt_{place}")];
         // An event has one id in the clear, from before, and one that is encrypted.
@@ -245,7 +246,7 @@ impl Engine {
             None => self.told_of(namespace, id, place).await?,
         };
         let Some((message, name, body)) = told else { return Err(CommandError::NotFound("event")) };
-        self.deliver_now(namespace, id, (Did::SubscriptionRedeliver, act), (&message, &name), &body).await
+        self.deliver_now(namespace, id, (AuditAction::SubscriptionRedeliver, act), (&message, &name), &body).await
     }
 
     /// An event that was never delivered there, by its place in the feed.
@@ -272,7 +273,7 @@ impl Engine {
         Ok(Some((message.id.clone(), message.name.clone(), message.written(spec.format))))
     }
 
-    async fn retry_delivery(&self, namespace: &str, task: TaskId, act: &Act) -> Result<(), CommandError> {
+    async fn retry_delivery(&self, namespace: &str, task: TaskId, act: &Actor) -> Result<(), CommandError> {
         let once = act.part(&task.to_string()).once.map(|once| once.key.clone());
         let request = ActorRequest { act: act.without_key(), once };
         self.retry(namespace, task, ManualRetry { request, ..ManualRetry::default() }).await.map(drop)
@@ -283,7 +284,7 @@ impl Engine {
         &self,
         namespace: &str,
         id: &str,
-        (did, act): (Did, &Act),
+        (did, act): (AuditAction, &Actor),
         message: (&str, &str),
         body: &Value,
     ) -> Result<TaskId, CommandError> {
@@ -303,7 +304,7 @@ impl Engine {
             let entry = entry.changed(None, Some(json!({"event": message.0, "task_id": task.to_string()})));
             let entry = entry.answered(Redelivered { tasks: vec![task], more: false }.to_json());
             let standing = SubscriptionState { made: standing.made + 1, ..standing };
-            let row = Follower { standing: text(&standing), ..row };
+            let row = Resource { standing: text(&standing), ..row };
             if core.store.put_follower(&row, Some(&start), None, Some(&entry), now).await? == Applied::Done {
                 core.tell_fired(&start);
                 return Ok(task);
@@ -340,7 +341,7 @@ impl Engine {
         namespace: &str,
         id: &str,
         spec: &SubscriptionSpec,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<(), CommandError> {
         let config = &self.core.config;
@@ -348,7 +349,7 @@ impl Engine {
         limits.check_namespace(namespace, &mut faults);
         limits.check_name("id", id, &mut faults);
         if let Some(note) = &spec.note {
-            let act = Act { note: Some(note.clone()), ..Act::default() };
+            let act = Actor { note: Some(note.clone()), ..Actor::default() };
             faults.absorb("", limits.check_act(&act).err().unwrap_or_default());
         }
         faults.or(())?;
@@ -359,7 +360,7 @@ impl Engine {
         &self,
         namespace: &str,
         id: &str,
-        (did, act): (Did, &Act),
+        (did, act): (AuditAction, &Actor),
         change: impl Fn(SubscriptionSpec, SubscriptionState, Timestamp) -> (SubscriptionSpec, SubscriptionState),
     ) -> Result<SubscriptionView, CommandError> {
         let core = &self.core;
@@ -369,10 +370,10 @@ impl Engine {
             let now = core.clock.now();
             let (spec, standing) = change(spec, standing, now);
             let due = spec.due(&standing);
-            let row = Follower { due, body: text(&spec), standing: text(&standing), ..old.clone() };
+            let row = Resource { due, body: text(&spec), standing: text(&standing), ..old.clone() };
             let entry = self.entry(did, id, act).within(namespace).changed(Some(facts(&old)), Some(facts(&row)));
             if core.store.put_follower(&row, None, None, Some(&entry), now).await? == Applied::Done {
-                return Ok(SubscriptionView::of(&Follower { updated_at: now, ..row }, now)?);
+                return Ok(SubscriptionView::of(&Resource { updated_at: now, ..row }, now)?);
             }
         }
         Err(CommandError::Conflict)
@@ -380,7 +381,7 @@ impl Engine {
 }
 
 /// The specification for the audit, without secrets.
-fn facts(row: &Follower) -> Value {
+fn facts(row: &Resource) -> Value {
     serde_json::from_str(&row.body).unwrap_or_default()
 }
 
@@ -402,7 +403,7 @@ impl Core {
     /// Refuses a new follower where the namespace has as many as it may have.
     pub(crate) async fn check_follower_quota(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         quota: Quota,
         namespace: &str,
     ) -> Result<(), CommandError> {
@@ -418,9 +419,9 @@ impl Core {
         if faults.is_empty() { Ok(()) } else { Err(CommandError::NotFound(what)) }
     }
 
-    pub(crate) async fn subscription_row(&self, namespace: &str, id: &str) -> Result<Follower, CommandError> {
+    pub(crate) async fn subscription_row(&self, namespace: &str, id: &str) -> Result<Resource, CommandError> {
         self.may_be_named("subscription", id)?;
-        let found = self.store.follower(Following::Subscriptions, namespace, id).await?;
+        let found = self.store.follower(ResourceKind::Subscriptions, namespace, id).await?;
         found.ok_or(CommandError::NotFound("subscription"))
     }
 }

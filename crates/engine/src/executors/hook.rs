@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comeback_core::{Class, Failure, Speaker, Trigger};
+use comeback_core::{Class, Failure, Reporter, Trigger};
 use reqwest::Url;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ impl Runner {
             let answers = futures_util::future::join_all(calls).await;
             // What was started is called off even where another start failed: it will be repeated too (X1-15).
             for call in answers.iter().flatten().filter_map(|answer| in_answer(&answer["body"])) {
-                let (id, fence) = (task.lease.task, Speaker::Run(task.run + 1));
+                let (id, fence) = (task.lease.task, Reporter::Run(task.run + 1));
                 self.tell(task, "keep what cancels", || {
                     self.engine.register_cancel(&task.namespace, id, fence, call.clone())
                 })

@@ -2,7 +2,7 @@
 //! once and not when their leases run out. That takes the path of every lost run, in the name of the lease itself: whoever has leased
 //! one of them meanwhile is not disturbed.
 
-use comeback_core::{End, Executor, Outcome, Speaker, State, Task, Trigger};
+use comeback_core::{End, Executor, Outcome, Reporter, State, Task, Trigger};
 use comeback_store::{Behalf, HeldName, StoreError};
 
 use super::Kinds;
@@ -31,7 +31,7 @@ impl Engine {
             let left = self.core.store.load(ids).await?.into_iter().flatten();
             let requests = left.filter(|it| is_own(&it.task, &self.core.config.kinds)).map(|it| {
                 let outcome =
-                    Outcome { speaker: Speaker::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
+                    Outcome { speaker: Reporter::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
                 ChangeRequest::cached(it, TaskChange::End(outcome))
             });
             recovered += count_changed(&self.core.apply_changes(requests.collect(), Behalf::Caller).await?);

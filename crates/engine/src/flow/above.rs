@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use comeback_core::graph::Halt;
 use comeback_core::standing::{self, Stands};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::{
-    Audit, Commit, Did, ExecutionId, ExecutionState, Executor, Millis, State, Task, TaskId, Timestamp, Transition,
-    Working, audit,
+    Audit, AuditAction, Commit, ExecutionId, ExecutionState, Executor, Millis, State, Task, TaskId, Timestamp,
+    Transition, Working, audit,
 };
 use comeback_store::{
     Applied, Behalf, CallEnd, ExecutionQuery, ExecutionView, Idempotency, StoreError, Stored, Submission, Used,
@@ -48,7 +48,7 @@ impl Core {
     pub(crate) fn above<'a>(
         &'a self,
         over: Over,
-        act: &'a Act,
+        act: &'a Actor,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Above, StoreError>> {
         Box::pin(async move {
@@ -116,7 +116,7 @@ impl Core {
     pub(crate) fn below_failed<'a>(
         &'a self,
         working: &'a Working,
-        act: &'a Act,
+        act: &'a Actor,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Below, StoreError>> {
         Box::pin(async move {
@@ -151,14 +151,14 @@ impl Core {
         &self,
         task: &Task,
         over: &Over,
-        act: &Act,
+        act: &Actor,
         now: Timestamp,
     ) -> Result<(Transition, Audit), comeback_core::Rejection> {
         let worker = self.config.instance.as_str().into();
         let change = transition::take_up(task, over.id, over.to_begin, &worker, act, now)?;
         let (was, mut is) = (audit::task_facts(task), audit::task_facts(change.after()));
         is["mended"] = over.id.to_string().into();
-        let noted = Audit::new(self.ids.act(now), now, Did::TaskTakeUp, task.id.to_string(), act);
+        let noted = Audit::new(self.ids.act(now), now, AuditAction::TaskTakeUp, task.id.to_string(), act);
         Ok((change, noted.within(&task.lane.namespace).changed(Some(was), Some(is))))
     }
 
@@ -187,7 +187,7 @@ impl Core {
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: &Act,
+        act: &Actor,
         once: Option<&Idempotency>,
     ) -> Result<Option<Started>, CommandError> {
         let started = Instant::now();
@@ -227,7 +227,7 @@ impl Core {
             let Above::With(mut commit, Some(parent)) = self.above(over, act, now).await? else { return Ok(None) };
             let new = self.ids.execution(now);
             let after = json!({"execution_id": new.to_string(), "task_id": stood.to_string(), "run": parent.1});
-            let noted = Audit::new(self.ids.act(now), now, Did::ExecutionRestart, id.to_string(), act);
+            let noted = Audit::new(self.ids.act(now), now, AuditAction::ExecutionRestart, id.to_string(), act);
             commit.audit.push(noted.within(namespace).changed(None, Some(after)));
             let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
             let behalf = once.map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));

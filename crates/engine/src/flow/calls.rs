@@ -1,13 +1,13 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
 use comeback_core::filter::{Filter, Sort, StateTest, Test};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{
-    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId,
+    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Reporter, State, TaskId,
     Trigger, expression,
 };
 use comeback_store::{
-    Behalf, Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError,
+    Behalf, Below, CallEnd, ClaimRequest, Claimed, Collection, ListQuery, Loop, StepView, StepsOf, StoreError,
 };
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
 /// Starts a leased call; `None` if it was canceled with its execution.
 async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
-    let end = |end: End| Some(TaskChange::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
+    let end = |end: End| Some(TaskChange::End(Outcome { speaker: Reporter::Lease(lease_number), end }));
     let Some(step) = claimed.step.as_deref().and_then(Step::read) else {
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
@@ -148,8 +148,8 @@ pub(crate) async fn cancel_below_ended(core: &Core, namespace: &str, execution: 
     }
 }
 
-fn left_alone() -> Act {
-    Act { note: Some("the task that stood for it has ended".into()), ..Act::default() }
+fn left_alone() -> Actor {
+    Actor { note: Some("the task that stood for it has ended".into()), ..Actor::default() }
 }
 
 /// `retry_of`: which one this is another try of (E8).
@@ -255,7 +255,7 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
         for end in ends {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-hear");
-            let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
+            let outcome = Outcome { speaker: Reporter::Server, end: heard(core, &end).await? };
             requests.push(ChangeRequest::exact(end.task, TaskChange::End(outcome)));
         }
         Ok(count_changed(&core.apply_changes(requests, Behalf::Loop(Loop::Flow)).await?) as usize)
@@ -265,7 +265,7 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
 
 /// Ends a call at once, before an act that depends on it.
 pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
-    let change = TaskChange::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
+    let change = TaskChange::End(Outcome { speaker: Reporter::Server, end: heard(core, &end).await? });
     core.apply_changes(vec![ChangeRequest::cached(end.task, change)], Behalf::Caller).await.map(drop)
 }
 
@@ -347,7 +347,7 @@ impl Core {
         let (Some((path, version)), Some(workflows)) = (&view.origin.workflow, self.workflows.get()) else {
             return Ok(Value::Null);
         };
-        let shelf = Shelf { namespace, shelf: WORKFLOWS };
+        let shelf = Collection { namespace, shelf: WORKFLOWS };
         let Some(document) = self.store.document(shelf, path, Some(*version)).await? else { return Ok(Value::Null) };
         let plan = match workflows.plan(namespace, &document.body).await {
             Ok(plan) => plan,

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::workflow::{WorkflowAct, WorkflowState};
-use comeback_core::{Did, Timestamp};
-use comeback_store::{Document, Shelf, StoreError};
+use comeback_core::{AuditAction, Timestamp};
+use comeback_store::{Collection, Document, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::WORKFLOWS;
@@ -71,7 +71,7 @@ impl Engine {
         after: &str,
         limit: u32,
     ) -> Result<BTreeMap<String, WorkflowStanding>, CommandError> {
-        let shelf = Shelf { namespace, shelf: STANDINGS };
+        let shelf = Collection { namespace, shelf: STANDINGS };
         let found = self.core.store.documents(shelf, after, limit).await?;
         let standings =
             found.into_iter().map(|it| WorkflowStanding::read(&it.name, &it.body).map(|read| (it.name, read)));
@@ -84,13 +84,13 @@ impl Engine {
         namespace: &str,
         path: &str,
         what: WorkflowAct,
-        act: &Act,
+        act: &Actor,
     ) -> Result<WorkflowStanding, CommandError> {
         let store = &self.core.store;
         self.core.config.limits.check_act(act)?;
-        let workflow = store.document(Shelf { namespace, shelf: WORKFLOWS }, path, None).await?;
+        let workflow = store.document(Collection { namespace, shelf: WORKFLOWS }, path, None).await?;
         workflow.ok_or(CommandError::NotFound("workflow"))?;
-        let shelf = Shelf { namespace, shelf: STANDINGS };
+        let shelf = Collection { namespace, shelf: STANDINGS };
         for _ in 0..ROUNDS {
             let known = store.document(shelf, path, None).await?;
             let before = WorkflowStanding::of(path, known.as_ref())?;
@@ -102,10 +102,10 @@ impl Engine {
             let now = self.now();
             let after = WorkflowStanding { state, since: Some(now), note: act.note.clone(), by: act.by.clone() };
             let did = match what {
-                WorkflowAct::Activate => Did::WorkflowActivate,
-                WorkflowAct::Deactivate => Did::WorkflowDeactivate,
-                WorkflowAct::Pause => Did::WorkflowPause,
-                WorkflowAct::Resume => Did::WorkflowResume,
+                WorkflowAct::Activate => AuditAction::WorkflowActivate,
+                WorkflowAct::Deactivate => AuditAction::WorkflowDeactivate,
+                WorkflowAct::Pause => AuditAction::WorkflowPause,
+                WorkflowAct::Resume => AuditAction::WorkflowResume,
             };
             let entry = self.entry(did, path, act).within(namespace);
             let entry = entry.changed(serde_json::to_value(&before).ok(), serde_json::to_value(&after).ok());
@@ -120,7 +120,7 @@ impl Engine {
 
 impl Core {
     pub(crate) async fn standing_of(&self, namespace: &str, path: &str) -> Result<WorkflowStanding, StoreError> {
-        let found = self.store.document(Shelf { namespace, shelf: STANDINGS }, path, None).await?;
+        let found = self.store.document(Collection { namespace, shelf: STANDINGS }, path, None).await?;
         WorkflowStanding::of(path, found.as_ref())
     }
 

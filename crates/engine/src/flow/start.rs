@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comeback_core::{ExecutionId, Invalid, Policy, Quota, QuotaExceeded, TaskId};
-use comeback_store::{Below, Firing, Idempotency, Origin, Shelf, StoreError, Submission, Submitted};
+use comeback_store::{Below, Collection, Firing, Idempotency, Origin, StoreError, Submission, Submitted};
 use serde_json::Value;
 
 use super::{Call, Plan, Step, WORKFLOWS, Workflows};
@@ -233,7 +233,7 @@ impl Core {
         path: &str,
         version: Option<u32>,
     ) -> Result<(Plan, u32), CommandError> {
-        let shelf = Shelf { namespace, shelf: WORKFLOWS };
+        let shelf = Collection { namespace, shelf: WORKFLOWS };
         let document = self.store.document(shelf, path, version).await?.ok_or(CommandError::NotFound("workflow"))?;
         let Some(workflows) = self.workflows.get() else { return Err(CommandError::NotFound("workflow")) };
         Ok((workflows.plan(namespace, &document.body).await?, document.version))

@@ -5,8 +5,8 @@
 //! work (X1-7).
 
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
-use comeback_core::{Commit, Executor, Invalid, Record, Speaker, State, Task, TaskId, Timestamp};
-use comeback_store::{Idempotency, ListQuery, Shelf, StoreError, Submission, Submitted};
+use comeback_core::{Commit, Executor, Invalid, Record, Reporter, State, Task, TaskId, Timestamp};
+use comeback_store::{Collection, Idempotency, ListQuery, StoreError, Submission, Submitted};
 use serde_json::{Value, json};
 
 use super::{MOST_CALLS, as_executor};
@@ -69,7 +69,7 @@ impl Engine {
         &self,
         namespace: &str,
         task: TaskId,
-        fence: Speaker,
+        fence: Reporter,
         call: Value,
     ) -> Result<(), CommandError> {
         HttpCall::checked(&as_executor(&call).to_string())?;
@@ -78,7 +78,7 @@ impl Engine {
             return Err(Invalid::one("", "only who was called by a hook may register one").into());
         }
         let run = seen.run_meant_by(fence).ok_or(CommandError::LeaseLost)?;
-        let at = Shelf { namespace, shelf: SHELF };
+        let at = Collection { namespace, shelf: SHELF };
         loop {
             let known = self.core.store.document(at, &name(task, run), None).await?;
             let mut calls = known.as_ref().map_or_else(Vec::new, |known| read(&known.body));
@@ -114,7 +114,7 @@ impl Core {
     ) -> Result<(), StoreError> {
         for (task, ended) in called_off(commit) {
             let namespace = &task.lane.namespace;
-            let at = Shelf { namespace, shelf: SHELF };
+            let at = Collection { namespace, shelf: SHELF };
             let Some(kept) = self.store.document(at, &name(task.id, task.run), None).await? else { continue };
             let attempt = ended.decision.as_ref().map_or(ended.attempt, |decision| decision.before.attempt);
             let run = task.run;
@@ -131,7 +131,7 @@ impl Core {
     /// sees the other, and each call is made once. Then the registration is deleted.
     pub(crate) async fn registered_meanwhile(&self, commit: &Commit) {
         for (task, _) in ended(commit) {
-            let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
+            let at = Collection { namespace: &task.lane.namespace, shelf: SHELF };
             let made = async {
                 let name = name(task.id, task.run);
                 let Some(kept) = self.store.document(at, &name, None).await? else { return Ok(()) };
@@ -158,7 +158,7 @@ impl Core {
         if !unneeded {
             self.call_late(&task, run, call).await?;
         }
-        let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
+        let at = Collection { namespace: &task.lane.namespace, shelf: SHELF };
         self.store.delete_document(at, &name(id, run)).await.map(drop)
     }
 

@@ -203,7 +203,7 @@ mod tests {
         let lease = engine.lease(LeaseRequest::new("default", "w")).await.unwrap()[0].lease;
         let end = ReportEnd::Failed(comeback_core::Failure::new(comeback_core::Trigger::Error, "x"));
         engine.report(vec![Report { lease, end }]).await.unwrap().remove(0).unwrap();
-        engine.pause_loop(Loop::Expire, None, comeback_core::transition::Act::default()).await.unwrap();
+        engine.pause_loop(Loop::Expire, None, comeback_core::transition::Actor::default()).await.unwrap();
         clock.advance(Millis(2_000));
         let mut left = LeftToWorkers::default();
         let mut rests = Vec::new();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use comeback_core::{End, Executor, Outcome, Speaker, Task, Timestamp, Trigger};
+use comeback_core::{End, Executor, Outcome, Reporter, Task, Timestamp, Trigger};
 use comeback_store::{Behalf, Due, Loop, NextDue, StoreError, Stored, panic_point};
 
 use super::{BATCH, BackgroundLoop, Progress};
@@ -45,7 +45,7 @@ pub(super) fn losses_are_suspended(core: &Core, due_by: Timestamp) -> bool {
 
 /// The end of a run whose lease has expired.
 pub fn lost(stored: &Stored) -> TaskChange {
-    TaskChange::End(Outcome { speaker: Speaker::Server, end: End::Lost(trigger(&stored.task)) })
+    TaskChange::End(Outcome { speaker: Reporter::Server, end: End::Lost(trigger(&stored.task)) })
 }
 
 /// The trigger of a failure by an expired lease.

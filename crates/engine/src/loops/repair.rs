@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use comeback_core::Timestamp;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_store::{Behalf, Loop, Running, StoreError, panic_point};
 
 use super::{BackgroundLoop, Cadence, Progress};
@@ -28,7 +28,7 @@ impl BackgroundLoop for RepairLoop {
     async fn tick(&self, core: &Core, _due_by: Timestamp) -> Result<Progress, StoreError> {
         panic_point!("loop-repair");
         let namespaces = core.store.lane_namespaces(None).await?;
-        let act = Act { by: Some("comeback".into()), ..Act::default() };
+        let act = Actor { by: Some("comeback".into()), ..Actor::default() };
         let mut moved = 0;
         for namespace in namespaces {
             let done = core.repair_failed(&namespace, EXAMINED, false, &act, Behalf::Loop(Loop::Repair)).await?;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use comeback_core::Timestamp;
-use comeback_store::{Following, Loop, NextDue, Running, StoreError, panic_point};
+use comeback_store::{Loop, NextDue, ResourceKind, Running, StoreError, panic_point};
 
 use super::{BATCH, BackgroundLoop, Progress};
 use crate::Core;
@@ -27,7 +27,7 @@ impl BackgroundLoop for ScheduleLoop {
             return Ok(Progress::default());
         }
         let now = core.clock.now();
-        let due = core.store.due_followers(Following::Schedules, now, BATCH).await?;
+        let due = core.store.due_followers(ResourceKind::Schedules, now, BATCH).await?;
         let mut progress = Progress { moved: 0, more: due.len() >= BATCH as usize };
         for row in due {
             progress.moved += core.fire_due(row, now).await?;

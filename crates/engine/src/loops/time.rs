@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Millis};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Millis};
 use comeback_store::{Finished, Heartbeat, StoreError, panic_point};
 use serde_json::json;
 
@@ -46,7 +46,7 @@ async fn follow(core: &Core, offset_millis: i64, told: &mut Option<i64>) -> Resu
         return Ok(());
     };
     let off_by = step.to.0 - step.from.0;
-    let held = if off_by > 0 { core.store.outlast(step.from, step.to).await? } else { 0 };
+    let held = if off_by > 0 { core.store.extend_leases(step.from, step.to).await? } else { 0 };
     core.clock.follow(offset_millis);
     if off_by > 0 {
         core.losses_from.fetch_max((core.clock.now() + HOLD).0, Ordering::Relaxed);
@@ -68,8 +68,8 @@ async fn log_step(core: &Core, step: Step, leases: u64) -> Result<(), StoreError
         tracing::warn!(%from, %to, "clock jumped back; ignored until it catches up");
     }
     let now = core.clock.now();
-    let act = Act { by: Some(core.config.instance.clone()), ..Act::default() };
-    let entry = Audit::new(core.ids.act(now), now, Did::ClockStep, "clock", &act);
+    let act = Actor { by: Some(core.config.instance.clone()), ..Actor::default() };
+    let entry = Audit::new(core.ids.act(now), now, AuditAction::ClockStep, "clock", &act);
     core.store.put_audit(&entry.changed(Some(json!({"now": from})), Some(json!({"now": to, "leases": leases})))).await
 }
 
@@ -93,7 +93,7 @@ mod tests {
 
     async fn steps(engine: &Engine) -> usize {
         let lines = engine.audit(&AuditQuery { limit: 10, ..AuditQuery::default() }).await.unwrap();
-        lines.iter().filter(|line| line.did == Did::ClockStep).count()
+        lines.iter().filter(|line| line.did == AuditAction::ClockStep).count()
     }
 
     /// R-I21: no loss of leases that were alive; what had run out before has run out.

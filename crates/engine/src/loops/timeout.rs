@@ -1,7 +1,7 @@
 //! Timeout: fails runs that were idle for too long or ran for too long.
 
 use async_trait::async_trait;
-use comeback_core::{End, Failure, Outcome, Speaker, Timestamp, Trigger};
+use comeback_core::{End, Failure, Outcome, Reporter, Timestamp, Trigger};
 use comeback_store::{Due, Loop, NextDue, StoreError, Stored, panic_point};
 
 use super::reap::{end_all, losses_are_suspended};
@@ -43,5 +43,5 @@ fn timed_out(stored: &Stored) -> TaskChange {
         (None, _) => "the run took too long".to_owned(),
     };
     let failure = Failure::new(Trigger::Timeout, message);
-    TaskChange::End(Outcome { speaker: Speaker::Server, end: End::Failed(failure) })
+    TaskChange::End(Outcome { speaker: Reporter::Server, end: End::Failed(failure) })
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use comeback_core::operation::{Action, Mark, Was};
+use comeback_core::operation::{Action, Mark, UndoSnapshot};
 use comeback_core::payload::NewPayload;
-use comeback_core::transition::Act;
-use comeback_core::{Did, Edge, Millis, Outcome, Reason, Rejection, State, Task, TaskId, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Edge, Millis, Outcome, Reason, Rejection, State, Task, TaskId, Timestamp};
 use comeback_store::{NewTask, StoreError, Stored, Unfunded, Used};
 
 use crate::CommandError;
@@ -17,31 +17,31 @@ pub(crate) enum TaskChange {
     End(Outcome),
     /// Ends a task whose deadline has passed.
     Expire,
-    Cancel(Act),
-    Pause(Act),
-    Resume(Act),
+    Cancel(Actor),
+    Pause(Actor),
+    Resume(Actor),
     Reschedule {
         to: Timestamp,
-        act: Act,
+        act: Actor,
     },
     Snooze {
         by: Millis,
-        act: Act,
+        act: Actor,
     },
     /// Clears the hold; audited on the dependency.
-    ClearHold(Act),
+    ClearHold(Actor),
     /// A manual retry.
     Retry {
         keep_counters: bool,
         at: Option<Timestamp>,
         edit: Option<Edit>,
-        act: Act,
+        act: Actor,
     },
     /// Undoes the step of a bulk operation if the task has not moved since.
     Undo {
         action: Action,
-        was: Box<Was>,
-        act: Act,
+        was: Box<UndoSnapshot>,
+        act: Actor,
     },
     /// The start call of a hook was answered.
     HookStarted {
@@ -72,7 +72,7 @@ pub(crate) enum Gate {
 
 impl TaskChange {
     /// Actor and note; `None` for changes by workers and loops.
-    pub(crate) fn act(&self) -> Option<&Act> {
+    pub(crate) fn act(&self) -> Option<&Actor> {
         match self {
             TaskChange::Cancel(act)
             | TaskChange::Pause(act)
@@ -96,25 +96,25 @@ impl TaskChange {
     /// The step of the bulk operation that it is part of.
     pub(super) fn operation_step(&self, before: &Task) -> Option<Mark> {
         let operation = self.act()?.operation?;
-        let was = (!matches!(self, TaskChange::Undo { .. })).then(|| Was::of(before));
+        let was = (!matches!(self, TaskChange::Undo { .. })).then(|| UndoSnapshot::of(before));
         Some(Mark { operation, task: before.id, was })
     }
 
     /// The audited action and its actor; `None` if it leaves no audit entry.
-    pub(super) fn audit_action(&self) -> Option<(Did, &Act)> {
+    pub(super) fn audit_action(&self) -> Option<(AuditAction, &Actor)> {
         let action = match self {
-            TaskChange::Cancel(_) => Did::TaskCancel,
-            TaskChange::Pause(_) => Did::TaskPause,
-            TaskChange::Resume(_) => Did::TaskResume,
-            TaskChange::Reschedule { .. } => Did::TaskReschedule,
-            TaskChange::Snooze { .. } => Did::TaskSnooze,
-            TaskChange::Retry { .. } => Did::TaskRetry,
+            TaskChange::Cancel(_) => AuditAction::TaskCancel,
+            TaskChange::Pause(_) => AuditAction::TaskPause,
+            TaskChange::Resume(_) => AuditAction::TaskResume,
+            TaskChange::Reschedule { .. } => AuditAction::TaskReschedule,
+            TaskChange::Snooze { .. } => AuditAction::TaskSnooze,
+            TaskChange::Retry { .. } => AuditAction::TaskRetry,
             TaskChange::Undo { action, .. } => match action {
-                Action::Retry => Did::TaskRetryUndo,
+                Action::Retry => AuditAction::TaskRetryUndo,
                 Action::Cancel => return None,
-                Action::Pause => Did::TaskResume,
-                Action::Resume => Did::TaskPause,
-                Action::Reschedule => Did::TaskReschedule,
+                Action::Pause => AuditAction::TaskResume,
+                Action::Resume => AuditAction::TaskPause,
+                Action::Reschedule => AuditAction::TaskReschedule,
             },
             TaskChange::ClearHold(_)
             | TaskChange::End(_)

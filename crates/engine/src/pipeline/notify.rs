@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use comeback_core::{Commit, Executor, Lane, State, Task, admission};
-use comeback_store::{Following, Loop};
+use comeback_store::{Loop, ResourceKind};
 
 use crate::Core;
 use crate::commands::audit::log_retries;
@@ -30,7 +30,7 @@ impl Core {
 
     /// Wakes the loops of subscriptions and alerts, if there are any.
     pub(crate) fn wake_feed_readers(&self) {
-        for (sort, name) in [(Following::Subscriptions, Loop::Tell), (Following::Alerts, Loop::Alerts)] {
+        for (sort, name) in [(ResourceKind::Subscriptions, Loop::Tell), (ResourceKind::Alerts, Loop::Alerts)] {
             if self.feed_positions.anybody(sort) {
                 self.wake_loop(name);
             }

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use comeback_core::execution::Execution;
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
-use comeback_core::operation::{Action, Was};
-use comeback_core::transition::{self, Act, Again};
+use comeback_core::operation::{Action, UndoSnapshot};
+use comeback_core::transition::{self, Actor, Again};
 use comeback_core::{
     Audit, Commit, ExecutionId, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp, Transition, Working,
     audit, decide,
@@ -343,7 +343,7 @@ fn is_retry(request: &ChangeRequest) -> bool {
 
 /// Undoes the step of a bulk operation. A retry is undone as long as no run has started, anything else only if it was the last change. A
 /// cancel is final.
-fn undo(task: &Task, action: Action, was: &Was, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+fn undo(task: &Task, action: Action, was: &UndoSnapshot, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let is_last = was.is_one_behind(task) && !was.parked;
     match action {
         Action::Retry => transition::undo_retry(task, was, act, now),

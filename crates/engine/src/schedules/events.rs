@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use comeback_core::schedule::{Overlap, check_event};
 use comeback_core::{Invalid, Timestamp, expression};
-use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Idempotency, StoreError, Submitted};
+use comeback_store::{Applied, FiredBy, Firing, Idempotency, Resource, ResourceKind, StoreError, Submitted};
 use serde_json::{Value, json};
 
 use super::{Miss, Run, ScheduleSpec, ScheduleState, Starts, read, text};
@@ -80,7 +80,7 @@ impl Engine {
         let mut came = Vec::new();
         let mut after = String::new();
         loop {
-            let rows = core.store.followers(Following::Schedules, namespace, &after, PAGE).await?;
+            let rows = core.store.followers(ResourceKind::Schedules, namespace, &after, PAGE).await?;
             for row in &rows {
                 if let Some(what) = core.hear(row, event).await? {
                     came.push((row.name.clone(), what));
@@ -96,7 +96,7 @@ impl Engine {
 
 impl Core {
     /// Result of an event for one schedule; `None` if the schedule does not select it.
-    async fn hear(&self, row: &Follower, event: &OutsideEvent) -> Result<Option<Came>, CommandError> {
+    async fn hear(&self, row: &Resource, event: &OutsideEvent) -> Result<Option<Came>, CommandError> {
         let mut row = row.clone();
         for _ in 0..ROUNDS {
             let now = self.clock.now();
@@ -118,7 +118,7 @@ impl Core {
             if applied == Applied::Done {
                 return Ok(Some(came));
             }
-            let again = self.store.follower(Following::Schedules, &row.namespace, &row.name).await?;
+            let again = self.store.follower(ResourceKind::Schedules, &row.namespace, &row.name).await?;
             let Some(again) = again else { return Ok(None) };
             row = again;
         }
@@ -144,7 +144,7 @@ impl Core {
 
     async fn fire_by(
         &self,
-        row: &Follower,
+        row: &Resource,
         spec: &ScheduleSpec,
         standing: ScheduleState,
         event: &OutsideEvent,
@@ -167,7 +167,7 @@ impl Core {
                 prepared.start.idempotency = key.or(prepared.start.idempotency);
                 let fired =
                     ScheduleState { fired: after.fired + 1, last_run: Some(prepared.run.clone()), ..after.clone() };
-                let moved = Follower { standing: text(&fired), ..row.clone() };
+                let moved = Resource { standing: text(&fired), ..row.clone() };
                 match self.store.put_follower(&moved, Some(&prepared.start), None, None, now).await {
                     Ok(applied) => {
                         if applied == Applied::Done {
@@ -189,7 +189,7 @@ impl Core {
     /// The run that an earlier copy of the event started: the store knows it by its key.
     async fn started_before(
         &self,
-        row: &Follower,
+        row: &Resource,
         spec: &ScheduleSpec,
         event: &OutsideEvent,
         key: Idempotency,
@@ -210,8 +210,8 @@ impl Core {
         Ok(Came::Repeated(Run { execution: execution.filter(|_| task.is_none()), task, ..prepared.run }))
     }
 
-    async fn move_on(&self, row: &Follower, standing: &ScheduleState, now: Timestamp) -> Result<Applied, StoreError> {
-        let moved = Follower { standing: text(standing), ..row.clone() };
+    async fn move_on(&self, row: &Resource, standing: &ScheduleState, now: Timestamp) -> Result<Applied, StoreError> {
+        let moved = Resource { standing: text(standing), ..row.clone() };
         self.store.put_follower(&moved, None, None, None, now).await
     }
 

@@ -2,7 +2,7 @@
 
 use comeback_core::schedule::{Calendar, Overlap};
 use comeback_core::{EventKind, Invalid, State, Timestamp, expression};
-use comeback_store::{Applied, FiredBy, Firing, Follower, Loop, StoreError, Submission};
+use comeback_store::{Applied, FiredBy, Firing, Loop, Resource, StoreError, Submission};
 use serde_json::{Value, json};
 
 use super::{Miss, OutsideEvent, Run, ScheduleSpec, ScheduleState, Starts, read, text};
@@ -22,7 +22,7 @@ pub struct PreparedRun {
 
 impl Core {
     /// Deals with what has come for one schedule. Answers how many instants that were.
-    pub(crate) async fn fire_due(&self, row: Follower, now: Timestamp) -> Result<u32, StoreError> {
+    pub(crate) async fn fire_due(&self, row: Resource, now: Timestamp) -> Result<u32, StoreError> {
         let understood = read(&row).and_then(|(spec, standing)| {
             let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
             Ok((spec, standing, calendar))
@@ -63,8 +63,8 @@ impl Core {
         Ok(moved)
     }
 
-    async fn set_aside(&self, row: Follower, now: Timestamp) -> Result<u32, StoreError> {
-        let row = Follower { due: None, ..row };
+    async fn set_aside(&self, row: Resource, now: Timestamp) -> Result<u32, StoreError> {
+        let row = Resource { due: None, ..row };
         Ok(u32::from(self.store.put_follower(&row, None, Some(Loop::Schedule), None, now).await? == Applied::Done))
     }
 
@@ -170,7 +170,7 @@ impl Core {
 /// One schedule on its way from instant to instant.
 struct Moving<'a> {
     core: &'a Core,
-    row: Follower,
+    row: Resource,
     spec: ScheduleSpec,
     standing: ScheduleState,
     calendar: Calendar,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use comeback_core::schedule::{CAUGHT_UP, CatchUp, MOST_CAUGHT_UP, Overlap, Times};
 use comeback_core::workflow::WorkflowState;
 use comeback_core::{ExecutionId, Invalid, TaskId, Timestamp};
-use comeback_store::{FiredBy, Follower};
+use comeback_store::{FiredBy, Resource};
 pub use events::{Came, OutsideEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -198,7 +198,7 @@ impl ScheduleView {
     }
 
     /// Without the state of its workflow, which is looked up beside it.
-    pub(crate) fn of(row: &Follower, now: Timestamp) -> Result<ScheduleView, String> {
+    pub(crate) fn of(row: &Resource, now: Timestamp) -> Result<ScheduleView, String> {
         let (spec, standing) = read(row)?;
         let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
         let after = standing.settled.max(now);
@@ -226,7 +226,7 @@ impl ScheduleView {
     }
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(ScheduleSpec, ScheduleState), String> {
+pub(crate) fn read(row: &Resource) -> Result<(ScheduleSpec, ScheduleState), String> {
     let spec = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
     let standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     Ok((spec, standing))

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Class, Did, Failure, Millis, State, TaskId, Timestamp, Trigger};
-use comeback_store::{Applied, Follower, Following, StoreError};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Class, Failure, Millis, State, TaskId, Timestamp, Trigger};
+use comeback_store::{Applied, Resource, ResourceKind, StoreError};
 use serde_json::{Value, json};
 
 use super::{DELIVERY, Disabled, Secret, Signing, SubscriptionSpec, SubscriptionState, read, signature};
@@ -66,7 +66,7 @@ impl Core {
             let class = Some(Class::Retryable);
             Box::new(Failure { class, ..Failure::new(Trigger::Error, error.to_string()) })
         };
-        let found = self.store.follower(Following::Subscriptions, &task.namespace, id).await.map_err(away)?;
+        let found = self.store.follower(ResourceKind::Subscriptions, &task.namespace, id).await.map_err(away)?;
         let row = found.ok_or_else(|| Box::new(finally(format!("the subscription {id} was deleted"))))?;
         let (spec, standing) = read(&row).map_err(away)?;
         if let Some(disabled) = &standing.disabled {
@@ -145,7 +145,9 @@ impl Core {
     /// Disables the subscription until it is put again.
     async fn disable(&self, namespace: &str, id: &str, reason: &str) -> Result<(), StoreError> {
         for _ in 0..20 {
-            let Some(row) = self.store.follower(Following::Subscriptions, namespace, id).await? else { return Ok(()) };
+            let Some(row) = self.store.follower(ResourceKind::Subscriptions, namespace, id).await? else {
+                return Ok(());
+            };
             let (spec, standing) = read(&row)?;
             if standing.disabled.is_some() {
                 return Ok(());
@@ -153,8 +155,9 @@ impl Core {
             let now = self.clock.now();
             let disabled = Some(Disabled { at: now, reason: reason.to_owned() });
             let row = stopped(row, &spec, SubscriptionState { disabled, ..standing });
-            let act = Act { by: Some("comeback".into()), note: Some(reason.to_owned()), ..Act::default() };
-            let entry = Audit::new(self.ids.act(now), now, Did::SubscriptionDisable, id, &act).within(namespace);
+            let act = Actor { by: Some("comeback".into()), note: Some(reason.to_owned()), ..Actor::default() };
+            let entry =
+                Audit::new(self.ids.act(now), now, AuditAction::SubscriptionDisable, id, &act).within(namespace);
             if self.store.put_follower(&row, None, None, Some(&entry), now).await? == Applied::Done {
                 tracing::warn!(subscription = id, namespace, reason, "subscription disabled");
                 return Ok(());
@@ -164,9 +167,9 @@ impl Core {
     }
 }
 
-fn stopped(row: Follower, spec: &SubscriptionSpec, standing: SubscriptionState) -> Follower {
+fn stopped(row: Resource, spec: &SubscriptionSpec, standing: SubscriptionState) -> Resource {
     let due: Option<Timestamp> = spec.due(&standing);
-    Follower { due, standing: text(&standing), ..row }
+    Resource { due, standing: text(&standing), ..row }
 }
 
 /// The status, and the beginning of what was said.

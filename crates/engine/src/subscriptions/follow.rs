@@ -12,7 +12,7 @@ use comeback_core::filter::{Filter, Subject};
 use comeback_core::subscription::Message;
 use comeback_core::{Millis, Quota, TaskId, Timestamp};
 use comeback_store::{
-    Applied, Dependency, Feed, FeedCursor, FeedEvent, Follower, Following, Loop, StoreError, Stored, Submission,
+    Applied, Dependency, Feed, FeedCursor, FeedEvent, Loop, Resource, ResourceKind, StoreError, Stored, Submission,
     TaskView,
 };
 use futures_util::future::join_all;
@@ -45,7 +45,7 @@ const MOST_PAGES: usize = 8;
 const MOST_TASKS: usize = 10_000;
 
 /// Kind, namespace and name of a reader of the feed.
-type Key = (Following, String, String);
+type Key = (ResourceKind, String, String);
 
 /// How far each has looked without finding anything, by the version of its row. It may be lost at any moment.
 #[derive(Default)]
@@ -71,45 +71,45 @@ enum SkipReason {
 }
 
 impl FeedPositions {
-    pub fn place(&self, row: &Follower, stored: Option<FeedCursor>) -> Option<FeedCursor> {
+    pub fn place(&self, row: &Resource, stored: Option<FeedCursor>) -> Option<FeedCursor> {
         let places = self.places.lock();
         let found = places.get(&key(row)).filter(|(version, _)| *version == row.version);
         found.map(|(_, place)| *place).max(stored)
     }
 
-    pub fn note(&self, row: &Follower, place: Option<FeedCursor>) {
+    pub fn note(&self, row: &Resource, place: Option<FeedCursor>) {
         if let Some(place) = place {
             self.places.lock().insert(key(row), (row.version, place));
         }
     }
 
-    pub fn forget(&self, row: &Follower) {
+    pub fn forget(&self, row: &Resource) {
         self.places.lock().remove(&key(row));
     }
 
-    fn rest(&self, row: &Follower, rest: SkipReason) {
+    fn rest(&self, row: &Resource, rest: SkipReason) {
         self.resting.lock().insert(key(row), (row.version, rest));
     }
 
-    fn resting(&self, row: &Follower) -> Option<SkipReason> {
+    fn resting(&self, row: &Resource) -> Option<SkipReason> {
         let resting = self.resting.lock();
         resting.get(&key(row)).filter(|(version, _)| *version == row.version).map(|(_, rest)| *rest)
     }
 
-    pub fn anybody(&self, sort: Following) -> bool {
+    pub fn anybody(&self, sort: ResourceKind) -> bool {
         self.of(sort).is_some_and(|anybody| anybody.load(Ordering::Relaxed))
     }
 
-    fn of(&self, sort: Following) -> Option<&AtomicBool> {
+    fn of(&self, sort: ResourceKind) -> Option<&AtomicBool> {
         match sort {
-            Following::Schedules => None,
-            Following::Subscriptions => Some(&self.subscriptions),
-            Following::Alerts => Some(&self.alerts),
+            ResourceKind::Schedules => None,
+            ResourceKind::Subscriptions => Some(&self.subscriptions),
+            ResourceKind::Alerts => Some(&self.alerts),
         }
     }
 
     /// Only those that are still there are remembered.
-    pub fn keep(&self, sort: Following, rows: &[Follower]) {
+    pub fn keep(&self, sort: ResourceKind, rows: &[Resource]) {
         if let Some(anybody) = self.of(sort) {
             anybody.store(!rows.is_empty(), Ordering::Relaxed);
         }
@@ -121,7 +121,7 @@ impl FeedPositions {
     }
 }
 
-fn key(row: &Follower) -> Key {
+fn key(row: &Resource) -> Key {
     (row.sort, row.namespace.clone(), row.name.clone())
 }
 
@@ -162,7 +162,7 @@ impl Pages {
     async fn changes(
         &mut self,
         core: &Core,
-        row: &Follower,
+        row: &Resource,
         spec: &SubscriptionSpec,
         heard: &DependencyCursor,
     ) -> Result<(Vec<Message>, DependencyCursor), StoreError> {
@@ -265,8 +265,8 @@ fn holds(filter: &Filter, view: &TaskView, now: Timestamp) -> bool {
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
-    let rows = turns::active(core, Following::Subscriptions).await?;
-    core.feed_positions.keep(Following::Subscriptions, &rows);
+    let rows = turns::active(core, ResourceKind::Subscriptions).await?;
+    core.feed_positions.keep(ResourceKind::Subscriptions, &rows);
     // The store holds what a pause forbids; this spares the work.
     if rows.is_empty() || core.is_paused(Loop::Tell).await? {
         return Ok(Progress::default());
@@ -320,7 +320,7 @@ struct FollowTick {
 
 impl FollowTick {
     /// The subscriptions of a namespace share its quota equally.
-    fn of(core: &Core, rows: &[Follower]) -> FollowTick {
+    fn of(core: &Core, rows: &[Resource]) -> FollowTick {
         let mut most_waiting: HashMap<String, u64> = HashMap::new();
         for row in rows {
             *most_waiting.entry(row.namespace.clone()).or_default() += 1;
@@ -333,7 +333,7 @@ impl FollowTick {
     }
 
     /// Passes over a subscription whose row has nothing to say: whether it did.
-    async fn passes_over(&mut self, core: &Core, row: &Follower, now: Timestamp) -> Result<bool, StoreError> {
+    async fn passes_over(&mut self, core: &Core, row: &Resource, now: Timestamp) -> Result<bool, StoreError> {
         match core.feed_positions.resting(row) {
             Some(SkipReason::FullUntil(until)) => Ok(now < until),
             Some(SkipReason::UntilNews) => {
@@ -354,11 +354,11 @@ impl FollowTick {
     }
 
     /// Whether the place is written although there is nothing to deliver.
-    fn has_to_write(&self, row: &Follower, now: Timestamp) -> bool {
+    fn has_to_write(&self, row: &Resource, now: Timestamp) -> bool {
         now.since(row.updated_at) >= WRITTEN_EVERY && self.written < MOST_WRITTEN
     }
 
-    fn moves_on(&mut self, core: &Core, row: &Follower, feed: &FeedBatch) {
+    fn moves_on(&mut self, core: &Core, row: &Resource, feed: &FeedBatch) {
         core.feed_positions.note(row, feed.next());
         self.progress.more = true;
         self.progress.moved += 1;
@@ -366,7 +366,7 @@ impl FollowTick {
 }
 
 /// One that cannot be read or stored keeps no other waiting.
-fn set_aside(row: &Follower, error: StoreError) -> Result<(), StoreError> {
+fn set_aside(row: &Resource, error: StoreError) -> Result<(), StoreError> {
     match error {
         StoreError::Corrupt(_) | StoreError::Refused(_) => {
             tracing::error!(subscription = row.name, %error, "cannot process subscription");
@@ -378,7 +378,7 @@ fn set_aside(row: &Follower, error: StoreError) -> Result<(), StoreError> {
 
 /// A subscription as it will be, and the deliveries that it makes.
 struct Step {
-    moved: Follower,
+    moved: Resource,
     start: Submission,
 }
 
@@ -404,7 +404,7 @@ impl Step {
 /// The next step of a subscription; `None` if there is nothing to store.
 async fn follow(
     core: &Core,
-    row: &Follower,
+    row: &Resource,
     round: &mut FollowTick,
     now: Timestamp,
 ) -> Result<Option<Step>, StoreError> {
@@ -415,7 +415,7 @@ async fn follow(
     let most = round.most_waiting.get(&row.namespace).copied().unwrap_or(LEAST_WAITING);
     let full_since = core.full_since(row, &standing, most, now).await?;
     let step = |standing: SubscriptionState, start| {
-        Some(Step { moved: Follower { standing: text(&standing), ..row.clone() }, start })
+        Some(Step { moved: Resource { standing: text(&standing), ..row.clone() }, start })
     };
     if full_since.is_some() {
         // It goes on where it stopped, once there is room.
@@ -488,7 +488,7 @@ impl Core {
     /// made since the last time that there might be too many.
     async fn full_since(
         &self,
-        row: &Follower,
+        row: &Resource,
         standing: &SubscriptionState,
         most: u64,
         now: Timestamp,
@@ -512,7 +512,7 @@ impl Core {
 /// Messages of a batch for one subscription.
 async fn wanted(
     core: &Core,
-    row: &Follower,
+    row: &Resource,
     spec: &SubscriptionSpec,
     events: &[FeedEvent],
     tasks: &mut Tasks,

@@ -16,7 +16,7 @@ use comeback_core::admission::{Bound, Key, Matcher, Rule};
 use comeback_core::filter::Filter;
 use comeback_core::subscription::{Format, Message, Types};
 use comeback_core::{Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, TaskId, Timestamp, dialect};
-use comeback_store::{FeedCursor, Follower, NewTask, StoreError};
+use comeback_store::{FeedCursor, NewTask, Resource, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -185,7 +185,7 @@ impl SubscriptionView {
         }
     }
 
-    pub(crate) fn of(row: &Follower, now: Timestamp) -> Result<SubscriptionView, StoreError> {
+    pub(crate) fn of(row: &Resource, now: Timestamp) -> Result<SubscriptionView, StoreError> {
         let (spec, standing) = read(row)?;
         Ok(SubscriptionView {
             id: row.name.clone(),
@@ -271,7 +271,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("webhook-") || matches!(name.as_str(), "content-type" | "idempotency-key")
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, SubscriptionState), StoreError> {
+pub(crate) fn read(row: &Resource) -> Result<(SubscriptionSpec, SubscriptionState), StoreError> {
     let what = |error: serde_json::Error| StoreError::Corrupt(format!("the subscription {}: {error}", row.name));
     let spec = serde_json::from_str(&row.body).map_err(what)?;
     let standing = serde_json::from_str(&row.standing).map_err(what)?;

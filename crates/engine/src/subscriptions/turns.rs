@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::collections::btree_map::BTreeMap;
 
-use comeback_store::{Follower, Following, StoreError};
+use comeback_store::{Resource, ResourceKind, StoreError};
 use parking_lot::Mutex;
 
 use crate::Core;
 use crate::loops::BATCH;
 
 /// Every follower of a sort that is neither paused nor disabled.
-pub(crate) async fn active(core: &Core, sort: Following) -> Result<Vec<Follower>, StoreError> {
-    let mut rows: Vec<Follower> = Vec::new();
+pub(crate) async fn active(core: &Core, sort: ResourceKind) -> Result<Vec<Resource>, StoreError> {
+    let mut rows: Vec<Resource> = Vec::new();
     loop {
         let after = rows.last().map(|row| (row.namespace.as_str(), row.name.as_str()));
         let page = core.store.active_followers(sort, after, BATCH).await?;
@@ -30,9 +30,9 @@ pub(crate) struct Turns(Mutex<HashMap<String, String>>);
 impl Turns {
     /// The first of every namespace, then the second of each, and so on; in a namespace first those behind the one that was looked at
     /// last. The rows come by namespace and name.
-    pub fn in_turn(&self, rows: Vec<Follower>) -> Vec<Follower> {
+    pub fn in_turn(&self, rows: Vec<Resource>) -> Vec<Resource> {
         let mut last = self.0.lock();
-        let mut by_namespace: BTreeMap<String, Vec<Follower>> = BTreeMap::new();
+        let mut by_namespace: BTreeMap<String, Vec<Resource>> = BTreeMap::new();
         for row in rows {
             by_namespace.entry(row.namespace.clone()).or_default().push(row);
         }
@@ -57,7 +57,7 @@ impl Turns {
     }
 
     /// These were looked at.
-    pub fn took(&self, rows: &[Follower]) {
+    pub fn took(&self, rows: &[Resource]) {
         let mut last = self.0.lock();
         for row in rows {
             last.insert(row.namespace.clone(), row.name.clone());
@@ -71,9 +71,9 @@ mod tests {
 
     use super::*;
 
-    fn follower(namespace: &str, name: &str) -> Follower {
-        Follower {
-            sort: Following::Subscriptions,
+    fn follower(namespace: &str, name: &str) -> Resource {
+        Resource {
+            sort: ResourceKind::Subscriptions,
             namespace: namespace.into(),
             name: name.into(),
             version: 1,
@@ -89,7 +89,7 @@ mod tests {
     fn namespaces_take_turns_and_so_do_those_within_one() {
         let turns = Turns::default();
         let all = || ["a1", "a2", "a3", "b1", "c1", "c2"].map(|it| follower(&it[..1], it)).to_vec();
-        let names = |rows: &[Follower]| rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+        let names = |rows: &[Resource]| rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
         let first = turns.in_turn(all());
         assert_eq!(names(&first), ["a1", "b1", "c1", "a2", "c2", "a3"]);
         turns.took(&first[..4]);

@@ -74,7 +74,7 @@ pub trait Hand: Send + Sync {
     async fn put_follower(
         &self,
         truth: &dyn Store,
-        follower: &Follower,
+        follower: &Resource,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -155,7 +155,7 @@ forward! {
     TaskStore {
         writes {
             apply_once(namespace: &str, key: &Idempotency, commit: Option<&Commit>, now: Timestamp) -> Applied, |applied| *applied == Applied::Done;
-            outlast(from: Timestamp, to: Timestamp) -> u64, |held| *held > 0;
+            extend_leases(from: Timestamp, to: Timestamp) -> u64, |held| *held > 0;
             count(counts: &[Count], now: Timestamp) -> Vec<bool>, |answers| answers.contains(&true);
             describe(id: TaskId, change: &Description, audit: Option<&Audit>, now: Timestamp) -> bool, |described| *described;
         }
@@ -267,18 +267,18 @@ forward! {
 
     ResourceStore {
         reads {
-            follower(sort: Following, namespace: &str, name: &str) -> Option<Follower>;
-            followers(sort: Following, namespace: &str, after: &str, limit: u32) -> Vec<Follower>;
-            due_followers(sort: Following, now: Timestamp, limit: u32) -> Vec<Follower>;
-            active_followers(sort: Following, after: Option<(&str, &str)>, limit: u32) -> Vec<Follower>;
+            follower(sort: ResourceKind, namespace: &str, name: &str) -> Option<Resource>;
+            followers(sort: ResourceKind, namespace: &str, after: &str, limit: u32) -> Vec<Resource>;
+            due_followers(sort: ResourceKind, now: Timestamp, limit: u32) -> Vec<Resource>;
+            active_followers(sort: ResourceKind, after: Option<(&str, &str)>, limit: u32) -> Vec<Resource>;
         }
         writes {
-            delete_follower(sort: Following, namespace: &str, name: &str, audit: Option<&Audit>) -> bool, |deleted| *deleted;
+            delete_follower(sort: ResourceKind, namespace: &str, name: &str, audit: Option<&Audit>) -> bool, |deleted| *deleted;
         }
         own {
             async fn put_follower(
                 &self,
-                follower: &Follower,
+                follower: &Resource,
                 start: Option<&Submission>,
                 on_behalf_of: Option<Loop>,
                 audit: Option<&Audit>,
@@ -315,13 +315,13 @@ forward! {
 
     DocumentStore {
         reads {
-            document(at: Shelf<'_>, name: &str, version: Option<u32>) -> Option<Document>;
-            documents(at: Shelf<'_>, after: &str, limit: u32) -> Vec<Document>;
-            versions(at: Shelf<'_>, name: &str, limit: u32) -> Vec<Document>;
+            document(at: Collection<'_>, name: &str, version: Option<u32>) -> Option<Document>;
+            documents(at: Collection<'_>, after: &str, limit: u32) -> Vec<Document>;
+            versions(at: Collection<'_>, name: &str, limit: u32) -> Vec<Document>;
         }
         writes {
-            put_document(at: Shelf<'_>, name: &str, known: u32, body: &str, audit: Option<&Audit>, now: Timestamp) -> bool, |put| *put;
-            delete_document(at: Shelf<'_>, name: &str) -> bool, |deleted| *deleted;
+            put_document(at: Collection<'_>, name: &str, known: u32, body: &str, audit: Option<&Audit>, now: Timestamp) -> bool, |put| *put;
+            delete_document(at: Collection<'_>, name: &str) -> bool, |deleted| *deleted;
         }
     }
 
@@ -380,7 +380,7 @@ forward! {
             operations(namespace: &str, before: Option<Uuid>, limit: u32) -> Vec<Operation>;
             due_operations(now: Timestamp, limit: u32) -> Vec<Operation>;
             operation_ids(id: Uuid, from: u32, to: u32) -> Vec<TaskId>;
-            marks(id: Uuid, tasks: &[TaskId]) -> HashMap<TaskId, Marked>;
+            marks(id: Uuid, tasks: &[TaskId]) -> HashMap<TaskId, OperationStep>;
         }
         writes {
             start_operation(operation: &Operation, ids: &[TaskId], key: Option<&Idempotency>, audit: Option<&Audit>, now: Timestamp) -> Started, |started| *started == Started::New;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comeback_core::{Dialect, Invalid, OnUnmet, Policy, PolicyLimits, When, dialect};
 use comeback_engine::flow::{Call, Each, Foreach, Plan, Start, Started, Step, WORKFLOWS, Workflows, steps_named};
-use comeback_engine::store::Shelf;
+use comeback_engine::store::Collection;
 use comeback_engine::{CommandError, Engine, ExecutionSpec, Need, TaskSpec};
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ pub async fn put(engine: &Engine, name: &str, document: Value) {
 }
 
 pub async fn put_in(engine: &Engine, namespace: &str, name: &str, document: Value) {
-    let shelf = Shelf { namespace, shelf: WORKFLOWS };
+    let shelf = Collection { namespace, shelf: WORKFLOWS };
     let known = engine.store().document(shelf, name, None).await.unwrap().map_or(0, |it| it.version);
     assert!(engine.store().put_document(shelf, name, known, &document.to_string(), None, engine.now()).await.unwrap());
 }

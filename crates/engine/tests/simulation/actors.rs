@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{
     Class, Dialect, Failure, Millis, OnUnmet, PolicyLimits, RetryAfter, State, TaskId, Timestamp, Trigger, When,
     dialect,
@@ -308,7 +308,7 @@ pub async fn operator(sim: Sim, mut rng: Rng, steps: u64) -> Outcome {
 
 async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
     let engine = sim.engine(rng);
-    let by = Act { by: Some("operator".into()), ..Act::default() };
+    let by = Actor { by: Some("operator".into()), ..Actor::default() };
     let answer = match rng.below(12) {
         0..2 => {
             let answer = engine.cancel("default", id, by).await;
@@ -384,10 +384,10 @@ async fn pause_a_loop(sim: &Sim, rng: &mut Rng) -> Outcome {
     // Whatever comes of it, the pause before is over at some moment from now on. Verdicts that were under way carry the time at
     // which they were taken, so nothing more is claimed about that pause.
     let turned = if rng.percent(40) {
-        engine.resume_loop(name, Act::default()).await.map(|()| None)
+        engine.resume_loop(name, Actor::default()).await.map(|()| None)
     } else {
         let span = Millis(1_000 + rng.below(40_000));
-        engine.pause_loop(name, Some(span), Act::default()).await.map(Some)
+        engine.pause_loop(name, Some(span), Actor::default()).await.map(Some)
     };
     let acknowledged = engine.now();
     let mut ledger = sim.ledger.lock();
@@ -457,7 +457,7 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
     let fail = |error: CommandError| error.to_string();
     let engine = sim.engines.lock()[0].clone();
     for name in Loop::ALL {
-        engine.resume_loop(*name, Act::default()).await.map_err(fail)?;
+        engine.resume_loop(*name, Actor::default()).await.map_err(fail)?;
     }
     sim.ledger.lock().pauses.clear();
     for round in 0..400 {
@@ -555,7 +555,7 @@ async fn resume_all(sim: &Sim) -> Outcome {
     let mut executions = HashSet::new();
     for task in held.items.into_iter().map(|item| item.stored.task) {
         if task.state == State::Paused {
-            let resumed = engine.resume("default", task.id, Act::default()).await;
+            let resumed = engine.resume("default", task.id, Actor::default()).await;
             resumed.map_err(|error| format!("{} cannot be resumed: {error}", task.id))?;
         }
         if task.execution_paused {
@@ -563,7 +563,7 @@ async fn resume_all(sim: &Sim) -> Outcome {
         }
     }
     for execution in executions {
-        let _ = engine.resume_execution("default", execution, Act::default()).await;
+        let _ = engine.resume_execution("default", execution, Actor::default()).await;
     }
     Ok(())
 }

@@ -253,7 +253,7 @@ impl Hand for Faulty {
     async fn put_follower(
         &self,
         truth: &dyn Store,
-        schedule: &Follower,
+        schedule: &Resource,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,

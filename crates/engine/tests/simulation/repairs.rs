@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::replay::{Replayed, replay};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{
     Class, Commit, Edge, Event, EventKind, ExecutionId, ExecutionState, Executor, Failure, Millis, Reason, Record,
     State, Task, TaskId, Trigger,
@@ -317,7 +317,7 @@ impl World {
     /// Somebody lends a hand, or gets in the way.
     async fn act(&mut self, rng: &mut Rng) -> Result<(), String> {
         let look = self.look().await?;
-        let by = Act { by: Some("ana".into()), ..Act::default() };
+        let by = Actor { by: Some("ana".into()), ..Actor::default() };
         let failed = |state: State| matches!(state, State::Failed | State::Dead);
         // Whoever retries what stands for an execution has it begun anew; that is asked for with `from: start` here.
         let bad: Vec<TaskId> = look
@@ -446,10 +446,10 @@ fn run(seed: u64, broken: Option<Break>) -> Result<Worth, String> {
         world.faults.heal();
         let look = world.look().await?;
         for (id, _) in look.executions.iter().filter(|(_, (state, _))| *state == ExecutionState::Paused) {
-            world.engine.resume_execution("default", *id, Act::default()).await.map_err(|error| error.to_string())?;
+            world.engine.resume_execution("default", *id, Actor::default()).await.map_err(|error| error.to_string())?;
         }
         for (task, _) in look.tasks.values().filter(|(task, _)| task.state == State::Paused) {
-            world.engine.resume("default", task.id, Act::default()).await.map_err(|error| error.to_string())?;
+            world.engine.resume("default", task.id, Actor::default()).await.map_err(|error| error.to_string())?;
         }
         for _ in 0..400 {
             if !world.go_on(|| ReportEnd::Succeeded { result: None }).await? {

@@ -7,7 +7,7 @@ use comeback_core::schedule::{CatchUp, Times};
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::flow::{Plan, Workflows};
 use comeback_engine::schedules::{ScheduleSpec, ScheduleState, Starts};
-use comeback_engine::store::{Following, ListQuery};
+use comeback_engine::store::{ListQuery, ResourceKind};
 use comeback_engine::{CommandError, Engine, EngineConfig, TaskSpec};
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub async fn make(sim: &Sim) {
         ..ScheduleSpec::new(times, Starts::Task(json!({"kind": "tick"})))
     };
     engine
-        .create_schedule(NAMESPACE, "ticks", spec, &comeback_core::transition::Act::default())
+        .create_schedule(NAMESPACE, "ticks", spec, &comeback_core::transition::Actor::default())
         .await
         .expect("a schedule");
 }
@@ -53,7 +53,7 @@ pub async fn check(sim: &Sim) -> Result<(), String> {
     let text = |error: comeback_engine::store::StoreError| error.to_string();
     let row = sim
         .truth
-        .follower(Following::Schedules, NAMESPACE, "ticks")
+        .follower(ResourceKind::Schedules, NAMESPACE, "ticks")
         .await
         .map_err(text)?
         .ok_or("the schedule is gone")?;

@@ -3,7 +3,7 @@
 use comeback_core::alert::Watch;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::subscription::{AlertEvent, Format, Types};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::alerts::{AlertSpec, AlertView};
 use comeback_engine::store::{ListQuery, Loop};
@@ -55,7 +55,7 @@ pub async fn subscribe(engine: &Engine, id: &str, words: &[&str]) {
         paused: false,
         note: None,
     };
-    engine.create_subscription("default", id, spec, None, &Act::default()).await.expect("a subscription");
+    engine.create_subscription("default", id, spec, None, &Actor::default()).await.expect("a subscription");
 }
 
 async fn end(engine: &Engine, kind: &str, well: bool) {

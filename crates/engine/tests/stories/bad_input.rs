@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::stories;
 use crate::world::*;
-use comeback_core::transition::Act;
-use comeback_core::{Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
+use comeback_core::transition::Actor;
+use comeback_core::{Failure, Millis, OnUnmet, Reporter, State, TaskId, Trigger, When};
 use comeback_engine::store::{ListQuery, Loop};
 use comeback_engine::{
     CommandError, CompleteCallback, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report,
@@ -114,9 +114,9 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("k", json!({}))).await;
         for (act, path) in [
-            (Act { by: Some("a\0".into()), ..Act::default() }, "requested_by"),
-            (Act { note: Some("n".repeat(5_000)), ..Act::default() }, "note"),
-            (Act { note: Some("\0".into()), ..Act::default() }, "note"),
+            (Actor { by: Some("a\0".into()), ..Actor::default() }, "requested_by"),
+            (Actor { note: Some("n".repeat(5_000)), ..Actor::default() }, "note"),
+            (Actor { note: Some("\0".into()), ..Actor::default() }, "note"),
         ] {
             assert_eq!(faults(&engine.cancel("default", id, act.clone()).await.unwrap_err()), [path]);
             let error = engine.pause_loop(Loop::Reap, None, act.clone()).await.unwrap_err();
@@ -200,7 +200,7 @@ stories! {
         not_found(engine.retry("default", nobody_knows, ManualRetry::default()).await.unwrap_err());
         not_found(engine.why("default", nobody_knows).await.unwrap_err());
         not_found(engine.forecast("default", nobody_knows, 5).await.unwrap_err());
-        let settle = CompleteCallback { namespace: "default".into(), task: nobody_knows, fence: Speaker::Run(1), end: succeeded() };
+        let settle = CompleteCallback { namespace: "default".into(), task: nobody_knows, fence: Reporter::Run(1), end: succeeded() };
         not_found(engine.complete_callback(settle).await.unwrap_err());
         let id = submit(&engine, TaskSpec::new("a")).await;
         not_found(engine.cancel("other", id, nobody()).await.unwrap_err());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comeback_core::operation::{Action, Exclusion, OperationState, Plan, StopIf, Waves};
-use comeback_core::{Did, Event, EventKind, Millis, OnUnmet, State, TaskId, When};
+use comeback_core::{AuditAction, Event, EventKind, Millis, OnUnmet, State, TaskId, When};
 use comeback_engine::store::{AccountChange, AuditQuery, Idempotency, Loop, Operation};
 use comeback_engine::{
     Bulk, CommandError, Engine, LeaseRequest, ManualRetry, Moment, Need, OperationView, Report, Selection, Submit,
@@ -128,10 +128,10 @@ stories! {
         let said = ["operation", "by", "note"].map(|name| retried.data[name].as_str().unwrap().to_owned());
         assert_eq!(said, [started.row.id.to_string(), "ana".into(), "the bank is back".into()]);
         let acts = engine.audit(&AuditQuery { limit: 1_000, ..AuditQuery::default() }).await.unwrap();
-        let of_tasks: Vec<_> = acts.iter().filter(|act| act.did == Did::TaskRetry).collect();
+        let of_tasks: Vec<_> = acts.iter().filter(|act| act.did == AuditAction::TaskRetry).collect();
         assert_eq!(of_tasks.len(), 250);
         assert_eq!(of_tasks[0].after.as_ref().unwrap()["operation"], started.row.id.to_string());
-        assert_eq!(acts.iter().filter(|act| act.did == Did::OperationStart).count(), 1);
+        assert_eq!(acts.iter().filter(|act| act.did == AuditAction::OperationStart).count(), 1);
         place.pass(60_000);
         engine.tick().await.unwrap();
         assert_eq!(cycles(&engine, &ids).await, [1; 250]);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::transition::Act;
-use comeback_core::{Millis, OnUnmet, Speaker, State, TaskId, When};
+use comeback_core::transition::Actor;
+use comeback_core::{Millis, OnUnmet, Reporter, State, TaskId, When};
 use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::{CompleteCallback, Engine, ExecutionSpec, ExecutorSpec, Need, Submit, TaskSpec};
 use parking_lot::Mutex;
@@ -157,7 +157,7 @@ pub async fn until(engine: &Engine, id: TaskId, wanted: State) {
 
 async fn settle(engine: &Engine, id: TaskId, run: u32, well: bool) {
     let end = if well { succeeded() } else { failed("no") };
-    let fence = Speaker::Run(run);
+    let fence = Reporter::Run(run);
     engine
         .complete_callback(CompleteCallback { namespace: "default".into(), task: id, fence, end })
         .await
@@ -296,7 +296,7 @@ stories! {
         for switched_on in [false, true] {
             let ids = together(&engine, vec![first.clone(), behind.clone()], switched_on).await;
             until(&engine, ids[0], State::Running).await;
-            engine.cancel("default", ids[1], Act::default()).await.unwrap();
+            engine.cancel("default", ids[1], Actor::default()).await.unwrap();
             let expected = if switched_on { State::Canceled } else { State::Running };
             assert_eq!(state(&engine, ids[0]).await, expected);
         }
@@ -308,7 +308,7 @@ stories! {
         let (engine, _executors, callee) = begin(&place).await;
         let id = submit(&engine, hooked(&callee, json!({"max_retries": 1}))).await;
         until(&engine, id, State::Running).await;
-        engine.cancel("default", id, Act::default()).await.unwrap();
+        engine.cancel("default", id, Actor::default()).await.unwrap();
         assert_eq!(callee.wait_for("/cancel", 1).await[0].headers["idempotency-key"], format!("{id}:cancel:success:0"));
         callee.wait_for("/failure", 1).await;
     }
@@ -330,7 +330,7 @@ stories! {
         place.pass(10_000);
         engine.tick().await.unwrap();
         until(&engine, id, State::Running).await;
-        engine.cancel("default", id, Act::default()).await.unwrap();
+        engine.cancel("default", id, Actor::default()).await.unwrap();
         callee.wait_for("/halt", 1).await;
         assert_eq!(callee.to("/stop").len(), 1, "it was of the run before");
     }

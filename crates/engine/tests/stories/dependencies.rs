@@ -370,7 +370,7 @@ stories! {
         let engine = place.engine().await;
         put(&engine, "psp", json!({"breaker": {}})).await;
         let id = submit(&engine, needing("psp", retry())).await;
-        let act = comeback_core::transition::Act { note: Some("they move".into()), ..nobody() };
+        let act = comeback_core::transition::Actor { note: Some("they move".into()), ..nobody() };
         engine.override_dependency("default", "psp", &DependencyCommand::Open { lasts: None }, &act).await.unwrap();
         place.pass(86_400_000);
         assert!(lease(&engine, 10).await.is_empty());

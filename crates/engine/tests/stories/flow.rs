@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{ExecutionId, ExecutionState, State};
 use comeback_engine::flow::{Start, Started};
 use comeback_engine::store::{ExecutionQuery, StepsOf};
@@ -186,7 +186,7 @@ stories! {
         assert_eq!(order, ["each[0]", "each[1]"]);
         assert_eq!(states(&engine, started.execution, &["each[2]", "each"]).await, [State::Skipped, State::Failed]);
         assert_eq!(state(&engine, started.execution).await, ExecutionState::Failed);
-        engine.retry_execution("default", started.execution, Act::default()).await.unwrap();
+        engine.retry_execution("default", started.execution, Actor::default()).await.unwrap();
         assert_eq!(work(&engine, |it| with(json!(key(it)))).await, ["each[1]", "each[2]"]);
         assert_eq!(state(&engine, started.execution).await, ExecutionState::Succeeded);
     }
@@ -272,7 +272,7 @@ stories! {
         put(&engine, "inner", json!({"steps": {"a": {}}})).await;
         put(&engine, "outer", json!({"steps": {"call": {"call": "inner"}}})).await;
         let started = start(&engine, "outer", json!({})).await;
-        engine.cancel_execution("default", started.execution, Act::default()).await.unwrap();
+        engine.cancel_execution("default", started.execution, Actor::default()).await.unwrap();
         engine.tick().await.unwrap();
         let query = ExecutionQuery { workflow: Some("inner".into()), limit: 5, ..Default::default() };
         let inner = engine.store().executions("default", &query).await.unwrap();

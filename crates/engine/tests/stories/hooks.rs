@@ -9,8 +9,8 @@ use crate::between::{Between, Hand};
 use crate::stories;
 use crate::world::*;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
-use comeback_engine::store::{Count, ListQuery, Shelf, StoreError};
+use comeback_core::{EventKind, Failure, Millis, OnUnmet, Reporter, State, TaskId, Trigger, When};
+use comeback_engine::store::{Collection, Count, ListQuery, StoreError};
 use comeback_engine::{
     CommandError, CompleteCallback, Engine, EngineConfig, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef,
     LeaseRequest, Need, ReportEnd, Submit, TaskSpec,
@@ -32,7 +32,7 @@ pub async fn claim(engine: &Engine) -> LeaseRef {
     claimed[0].lease
 }
 
-pub async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
+pub async fn settle(engine: &Engine, task: TaskId, fence: Reporter, end: ReportEnd) -> Result<State, CommandError> {
     engine
         .complete_callback(CompleteCallback { namespace: "default".into(), task, fence, end })
         .await
@@ -81,7 +81,7 @@ impl Hand for Weak {
 
 /// Runs whose registered calls are kept.
 async fn kept(engine: &Engine) -> usize {
-    let at = Shelf { namespace: "default", shelf: "cancel-hooks" };
+    let at = Collection { namespace: "default", shelf: "cancel-hooks" };
     engine.store().documents(at, "", 100).await.unwrap().len()
 }
 
@@ -106,7 +106,7 @@ stories! {
         }
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
-        assert_eq!(settle(&engine, id, Speaker::Run(3), succeeded()).await.unwrap(), State::Succeeded);
+        assert_eq!(settle(&engine, id, Reporter::Run(3), succeeded()).await.unwrap(), State::Succeeded);
         let task = engine.task("default", id).await.unwrap().stored.task;
         assert_eq!((task.counters.attempt, task.run), (2, 3));
     }
@@ -116,8 +116,8 @@ stories! {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"max_retries": 3, "initial_delay": "10s"}), Some(30_000)).await;
         let call = claim(&engine).await;
-        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
-        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
+        engine.register_cancel("default", id, Reporter::Run(1), stop()).await.unwrap();
+        engine.register_cancel("default", id, Reporter::Run(1), stop()).await.unwrap();
         engine.hook_started("default", call).await.unwrap();
         assert_eq!(cancels(&engine, id).await, []);
         place.pass(30_000);
@@ -130,7 +130,7 @@ stories! {
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
         assert_eq!(cancels(&engine, id).await.len(), 1, "those of the last run are nobody's any more");
-        engine.register_cancel("default", id, Speaker::Run(2), stop()).await.unwrap();
+        engine.register_cancel("default", id, Reporter::Run(2), stop()).await.unwrap();
         engine.cancel("default", id, nobody()).await.unwrap();
         assert_eq!(cancels(&engine, id).await, [(1, first), (2, format!("{id}:cancel:success:1:registered"))]);
     }
@@ -140,9 +140,9 @@ stories! {
         let id = hook(&engine, json!({"max_retries": 3}), None).await;
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
-        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
-        settle(&engine, id, Speaker::Run(1), succeeded()).await.unwrap();
-        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
+        engine.register_cancel("default", id, Reporter::Run(1), stop()).await.unwrap();
+        settle(&engine, id, Reporter::Run(1), succeeded()).await.unwrap();
+        engine.register_cancel("default", id, Reporter::Run(1), stop()).await.unwrap();
         assert_eq!(cancels(&engine, id).await, []);
         assert_eq!(kept(&engine).await, 0, "nobody needs them any more");
     }
@@ -155,7 +155,7 @@ stories! {
         one.hook_started("default", call).await.unwrap();
         one.cancel("default", id, nobody()).await.unwrap();
         for _ in 0..2 {
-            one.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
+            one.register_cancel("default", id, Reporter::Run(1), stop()).await.unwrap();
             assert_eq!(cancels(&one, id).await.len(), 1);
         }
         for _ in 0..20 {
@@ -163,7 +163,7 @@ stories! {
             let call = claim(&one).await;
             one.hook_started("default", call).await.unwrap();
             let (canceled, registered) =
-                tokio::join!(one.cancel("default", id, nobody()), two.register_cancel("default", id, Speaker::Run(1), stop()));
+                tokio::join!(one.cancel("default", id, nobody()), two.register_cancel("default", id, Reporter::Run(1), stop()));
             canceled.unwrap();
             registered.unwrap();
             assert_eq!(cancels(&one, id).await.len(), 1, "whoever came first");
@@ -181,7 +181,7 @@ stories! {
         engine.hook_started("default", call).await.unwrap();
         let tell = async |engine: Engine| {
             let count = Count { task: id, success: 1, failures: 2, expected: None };
-            engine.count("default", count, Speaker::Run(1)).await
+            engine.count("default", count, Reporter::Run(1)).await
         };
         let before = weak.writes.load(Ordering::SeqCst);
         weak.slow.store(true, Ordering::SeqCst);
@@ -208,12 +208,12 @@ stories! {
         engine.tick().await.unwrap();
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
-        for fence in [Speaker::Run(1), Speaker::Run(3), Speaker::Attempt(0)] {
+        for fence in [Reporter::Run(1), Reporter::Run(3), Reporter::Attempt(0)] {
             let refused = settle(&engine, id, fence, succeeded()).await;
             assert!(matches!(refused, Err(CommandError::LeaseLost)), "{fence:?}");
         }
-        assert_eq!(settle(&engine, id, Speaker::Attempt(1), succeeded()).await.unwrap(), State::Succeeded);
-        assert!(settle(&engine, id, Speaker::Run(2), succeeded()).await.is_err(), "a duplicate settle");
+        assert_eq!(settle(&engine, id, Reporter::Attempt(1), succeeded()).await.unwrap(), State::Succeeded);
+        assert!(settle(&engine, id, Reporter::Run(2), succeeded()).await.is_err(), "a duplicate settle");
     }
 
     /// S1-27, F1-10: an explicit failure is decided like any other; the callee may be quicker than the answer to its start.
@@ -222,7 +222,7 @@ stories! {
         let id = hook(&engine, json!({"retry_on": ["explicit"], "initial_delay": "1s"}), None).await;
         let call = claim(&engine).await;
         let failure = ReportEnd::Failed(Failure::new(Trigger::Error, "no rows"));
-        assert_eq!(settle(&engine, id, Speaker::Anyone, failure).await.unwrap(), State::RetryPending);
+        assert_eq!(settle(&engine, id, Reporter::Anyone, failure).await.unwrap(), State::RetryPending);
         let events = engine.events("default", id, 0, 100).await.unwrap();
         let kinds: Vec<EventKind> = events.iter().map(|event| event.kind).collect();
         assert!(kinds.contains(&EventKind::TaskClaimed) && kinds.contains(&EventKind::AttemptStarted));
@@ -282,7 +282,7 @@ stories! {
         let second = place.engine().await;
         second.tick().await.unwrap();
         assert_eq!((state(&second, ids[0]).await, state(&second, ids[1]).await), (State::Running, State::Waiting));
-        settle(&second, ids[0], Speaker::Run(1), succeeded()).await.unwrap();
+        settle(&second, ids[0], Reporter::Run(1), succeeded()).await.unwrap();
         assert_eq!(lease_one(&second).await.lease.task, ids[1]);
         place.pass(86_400_000);
         second.tick().await.unwrap();
@@ -324,7 +324,7 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("k", json!({}))).await;
         assert_eq!(lease(&engine, 1).await.len(), 1);
-        for fence in [Speaker::Anyone, Speaker::Run(1), Speaker::Attempt(0)] {
+        for fence in [Reporter::Anyone, Reporter::Run(1), Reporter::Attempt(0)] {
             let refused = settle(&engine, id, fence, succeeded()).await;
             assert!(matches!(refused, Err(CommandError::Invalid(_))), "{fence:?}");
         }

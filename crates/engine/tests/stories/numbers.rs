@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use comeback_core::error_group::{Deed, Standing};
 use comeback_core::stats::{Dimension, Measure, Sums};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Class, Failure, Millis, State, TaskId, Timestamp, Trigger};
 use comeback_engine::store::{ActKey, GroupQuery, Idempotency, Loop, SumsQuery};
 use comeback_engine::{Clock, CommandError, Engine, EngineConfig, ManualRetry, RepairAction, ReportEnd};
@@ -49,8 +49,8 @@ async fn only_group(engine: &Engine) -> comeback_core::error_group::Group {
     groups.remove(0)
 }
 
-fn ana() -> Act {
-    Act { by: Some("ana".into()), ..Act::default() }
+fn ana() -> Actor {
+    Actor { by: Some("ana".into()), ..Actor::default() }
 }
 
 /// What the loops of another instance do comes in its time.
@@ -205,7 +205,7 @@ stories! {
         let put_right = async |key: &str| {
             let key = Idempotency { scope: "POST /process-failed".into(), key: key.into(), digest: [1; 32] };
             let once = Some(Arc::new(ActKey { namespace: "default".into(), key }));
-            let done = engine.process_failed("default", 100, false, &Act { once, ..ana() }).await.unwrap();
+            let done = engine.process_failed("default", 100, false, &Actor { once, ..ana() }).await.unwrap();
             done.iter().map(|it| it.action).collect::<Vec<_>>()
         };
         for expected in [RepairAction::Retried, RepairAction::Skipped] {

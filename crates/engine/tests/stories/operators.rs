@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use comeback_core::admission::Rule;
 use comeback_core::budget::Budget;
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Millis, Speaker, State, TaskId};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Millis, Reporter, State, TaskId};
 use comeback_engine::store::{AccountChange, AuditQuery, Loop};
 use comeback_engine::{CommandError, Describe, Engine, Leased, ManualRetry, Moment, Submit, TaskSpec};
 use serde_json::{Value, json};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::stories;
 use crate::world::*;
 
-fn ana() -> Act {
-    Act {
+fn ana() -> Actor {
+    Actor {
         by: Some("ana".into()),
         note: Some("the bank is back".into()),
         key: Some("ops".into()),
         key_id: Some("0123".into()),
         request: Some("r-1".into()),
-        ..Act::default()
+        ..Actor::default()
     }
 }
 
@@ -30,11 +30,11 @@ async fn acts(engine: &Engine) -> Vec<Audit> {
     acts
 }
 
-async fn deeds(engine: &Engine) -> Vec<Did> {
+async fn deeds(engine: &Engine) -> Vec<AuditAction> {
     acts(engine).await.iter().map(|it| it.did).collect()
 }
 
-fn retry_of(act: Act) -> ManualRetry {
+fn retry_of(act: Actor) -> ManualRetry {
     ManualRetry { request: act.into(), ..ManualRetry::default() }
 }
 
@@ -57,11 +57,11 @@ stories! {
         let give = async |retry: Option<Value>| {
             let retry = Some(retry.map(|value| Arc::new(policy(value))));
             let wanted = Describe { retry, ..Describe::default() };
-            engine.describe("default", id, Speaker::Anyone, &wanted, &ana()).await.unwrap();
+            engine.describe("default", id, Reporter::Anyone, &wanted, &ana()).await.unwrap();
         };
         give(Some(json!("fixed(10s, 2 retries)"))).await;
         give(Some(json!("fixed(10s, 2 retries)"))).await;
-        assert_eq!(deeds(&engine).await, [Did::TaskDescribe], "the second changed nothing");
+        assert_eq!(deeds(&engine).await, [AuditAction::TaskDescribe], "the second changed nothing");
         let told = acts(&engine).await.remove(0);
         assert_eq!(told.before.unwrap()["retry"]["max_retries"], 3);
         assert_eq!(told.after.unwrap()["retry"]["max_retries"], 2);
@@ -93,7 +93,7 @@ stories! {
         };
         let give = async |id: TaskId, value: Value| {
             let wanted = Describe { retry: Some(Some(Arc::new(policy(value)))), ..Describe::default() };
-            engine.describe("default", id, Speaker::Anyone, &wanted, &ana()).await
+            engine.describe("default", id, Reporter::Anyone, &wanted, &ana()).await
         };
         let id = submit(&engine, spec("a", once("10s"))).await;
         report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
@@ -128,12 +128,12 @@ stories! {
         engine.cancel("default", id, ana()).await.expect_err("it is over");
         let acts = acts(&engine).await;
         let expected = [
-            (Did::TaskRetry, "dead", "pending"),
-            (Did::TaskPause, "pending", "paused"),
-            (Did::TaskResume, "paused", "pending"),
-            (Did::TaskSnooze, "pending", "retry_pending"),
-            (Did::TaskReschedule, "retry_pending", "retry_pending"),
-            (Did::TaskCancel, "retry_pending", "canceled"),
+            (AuditAction::TaskRetry, "dead", "pending"),
+            (AuditAction::TaskPause, "pending", "paused"),
+            (AuditAction::TaskResume, "paused", "pending"),
+            (AuditAction::TaskSnooze, "pending", "retry_pending"),
+            (AuditAction::TaskReschedule, "retry_pending", "retry_pending"),
+            (AuditAction::TaskCancel, "retry_pending", "canceled"),
         ];
         let state = |value: &Option<Value>| value.as_ref().unwrap()["state"].as_str().unwrap().to_owned();
         let told: Vec<_> = acts.iter().map(|it| (it.did, state(&it.before), state(&it.after))).collect();
@@ -165,13 +165,13 @@ stories! {
         engine.delete_rule("default", "r", &ana()).await.unwrap();
         engine.delete_rule("default", "r", &ana()).await.expect_err("it is gone");
         assert_eq!(deeds(&engine).await, [
-            Did::ExecutionPause,
-            Did::ExecutionResume,
-            Did::ExecutionCancel,
-            Did::LoopPause,
-            Did::LoopResume,
-            Did::RulePut,
-            Did::RuleDelete,
+            AuditAction::ExecutionPause,
+            AuditAction::ExecutionResume,
+            AuditAction::ExecutionCancel,
+            AuditAction::LoopPause,
+            AuditAction::LoopResume,
+            AuditAction::RulePut,
+            AuditAction::RuleDelete,
         ]);
         let acts = acts(&engine).await;
         assert_eq!(acts[2].after.as_ref().unwrap()["state"], "canceled");
@@ -266,7 +266,7 @@ stories! {
         engine.retry("default", id, patch).await.unwrap();
         let leased = lease_one(&engine).await;
         assert_eq!((leased.lease.task, leased.payload.as_deref()), (id, Some(r#"{"n":2}"#)));
-        assert_eq!(deeds(&engine).await, [Did::TaskRetry]);
+        assert_eq!(deeds(&engine).await, [AuditAction::TaskRetry]);
     }
 
     /// S2-70: a task whose credits are reserved is retried by its policy although its account is empty.

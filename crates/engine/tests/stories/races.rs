@@ -20,7 +20,7 @@
 use crate::hooks::{claim, hook, settle};
 use crate::stories;
 use crate::world::*;
-use comeback_core::{Counters, Millis, Reason, Speaker, State, TaskId};
+use comeback_core::{Counters, Millis, Reason, Reporter, State, TaskId};
 use comeback_engine::store::Loop;
 use comeback_engine::{CommandError, Engine, EngineConfig, LeaseRequest, ManualRetry, TaskSpec, VirtualClock};
 use serde_json::json;
@@ -278,8 +278,8 @@ stories! {
                 }
             }
             let (old, new) = tokio::join!(
-                settle(&one, id, Speaker::Run(1), failed("too late")),
-                settle(&two, id, Speaker::Run(2), succeeded()),
+                settle(&one, id, Reporter::Run(1), failed("too late")),
+                settle(&two, id, Reporter::Run(2), succeeded()),
             );
             assert!(old.is_err(), "{old:?}");
             assert_eq!(new.unwrap(), State::Succeeded);
@@ -293,8 +293,8 @@ stories! {
             let call = claim(&one).await;
             one.hook_started("default", call).await.unwrap();
             let (good, bad) = tokio::join!(
-                settle(&one, id, Speaker::Run(1), succeeded()),
-                settle(&two, id, Speaker::Run(1), failed("x")),
+                settle(&one, id, Reporter::Run(1), succeeded()),
+                settle(&two, id, Reporter::Run(1), failed("x")),
             );
             assert_eq!(usize::from(good.is_ok()) + usize::from(bad.is_ok()), 1, "{good:?} {bad:?}");
             let ended = if good.is_ok() { State::Succeeded } else { State::RetryPending };
@@ -317,7 +317,7 @@ stories! {
             let starts = one.events("default", id, 0, 100).await.unwrap();
             let starts = starts.iter().filter(|it| it.kind == comeback_core::EventKind::AttemptStarted).count();
             assert_eq!(starts, 1, "and started once");
-            settle(&two, id, Speaker::Run(1), succeeded()).await.unwrap();
+            settle(&two, id, Reporter::Run(1), succeeded()).await.unwrap();
         }
     }
 

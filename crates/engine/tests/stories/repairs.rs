@@ -1,6 +1,6 @@
 //! Repairs by hand: they come before every retry above them, and nothing that was done is done twice.
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{ExecutionId, ExecutionState, State, TaskId};
 use comeback_engine::flow::Started;
 use comeback_engine::store::{AuditQuery, ExecutionQuery, ExecutionView, StepsOf};
@@ -14,8 +14,8 @@ use crate::world::{Place, failed};
 
 const HOUR: u64 = 3_600_000;
 
-fn ana() -> Act {
-    Act { by: Some("ana".into()), ..Act::default() }
+fn ana() -> Actor {
+    Actor { by: Some("ana".into()), ..Actor::default() }
 }
 
 fn in_an_hour(max_retries: u32) -> Value {

@@ -7,7 +7,7 @@ use comeback_core::schedule::{CatchUp, Overlap, Times};
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::flow::WORKFLOWS;
 use comeback_engine::schedules::{ScheduleSpec, ScheduleView, Starts};
-use comeback_engine::store::{ExecutionQuery, ListQuery, Loop, Shelf};
+use comeback_engine::store::{Collection, ExecutionQuery, ListQuery, Loop};
 use comeback_engine::{CommandError, Engine, LeaseRequest};
 use serde_json::{Value, json};
 
@@ -246,7 +246,7 @@ stories! {
         let engine = engine(&place).await;
         let start = place.now();
         create(&engine, "often", ScheduleSpec { catch_up: CatchUp::All, ..task(cron("*/10 * * * *")) }).await;
-        let act = comeback_core::transition::Act { note: Some("holidays".into()), ..nobody() };
+        let act = comeback_core::transition::Actor { note: Some("holidays".into()), ..nobody() };
         let view = engine.pause_schedule("default", "often", act).await.unwrap();
         assert_eq!((view.state(), view.spec.note.as_deref(), view.next.len()), ("paused", Some("holidays"), 0));
         place.pass(35 * MINUTE);
@@ -270,7 +270,7 @@ stories! {
         let texts = json!({"n": "{{ 1 // (0 if scheduled_at > '2027-01-15T08:05' else 1) }}"});
         create(&engine, "b-texts", ScheduleSpec::new(when(), Starts::Task(json!({"kind": "t", "payload": texts})))).await;
         create(&engine, "c-good", task(when())).await;
-        engine.store().delete_document(Shelf { namespace: "default", shelf: WORKFLOWS }, "w").await.unwrap();
+        engine.store().delete_document(Collection { namespace: "default", shelf: WORKFLOWS }, "w").await.unwrap();
         // One whose row nobody can read.
         create(&engine, "a-torn", task(when())).await;
         place.damage("update schedule set body = '{' where name = 'a-torn'").await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comeback_core::subscription::{Format, Types};
-use comeback_core::transition::Act;
-use comeback_core::{Did, State, TaskId};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, State, TaskId};
 use comeback_engine::executors::{ExecutorOptions, Executors};
 use comeback_engine::secrets::{Keyring, SecretText};
 use comeback_engine::store::{AuditQuery, Store, Subject};
@@ -40,7 +40,7 @@ async fn begin(place: &Place) -> (Engine, Executors, Callee) {
 }
 
 async fn put(engine: &Engine, name: &str, value: &str) {
-    engine.put_secret("default", name, value, &Act::default()).await.expect("it is put");
+    engine.put_secret("default", name, value, &Actor::default()).await.expect("it is put");
 }
 
 /// Everything that is written down about a task.
@@ -97,7 +97,7 @@ stories! {
         let task = TaskSpec { executor: ExecutorSpec::Hook(start.into()), hooks: Some(hooks.into()), ..TaskSpec::new("k") };
         let id = submit(&engine, task).await;
         until(&engine, id, State::Running).await;
-        engine.cancel("default", id, Act::default()).await.unwrap();
+        engine.cancel("default", id, Actor::default()).await.unwrap();
         for path in ["/start", "/told", "/stop"] {
             assert_eq!(callee.wait_for(path, 1).await[0].headers["authorization"], format!("Bearer {VALUE}"), "{path}");
         }
@@ -140,7 +140,7 @@ stories! {
             paused: false,
             note: None,
         };
-        let by = Act::default();
+        let by = Actor::default();
         engine.create_subscription("default", "ops", spec, Some(Signing::named("signing").unwrap()), &by).await.unwrap();
         engine.test_subscription("default", "ops", &by).await.unwrap();
         let heard = callee.wait_for("/events", 1).await.remove(0);
@@ -148,7 +148,7 @@ stories! {
         let seconds = heard.headers["webhook-timestamp"].parse().unwrap();
         let expected = signature([&signing].into_iter(), &heard.headers["webhook-id"], seconds, &heard.body.to_string());
         assert_eq!(heard.headers["webhook-signature"], expected);
-        let row = engine.store().follower(comeback_engine::store::Following::Subscriptions, "default", "ops").await.unwrap();
+        let row = engine.store().follower(comeback_engine::store::ResourceKind::Subscriptions, "default", "ops").await.unwrap();
         assert!(!format!("{row:?}").contains(signing.reveal()));
     }
 
@@ -159,7 +159,7 @@ stories! {
         let view = engine.store().task("default", id).await.unwrap().unwrap();
         let failure = format!("{:?}", view.last_failure);
         assert!(failure.contains("there is no secret `stripe`") && failure.contains("Retryable"), "{failure}");
-        engine.put_secret("other", "stripe", "of another namespace", &Act::default()).await.unwrap();
+        engine.put_secret("other", "stripe", "of another namespace", &Actor::default()).await.unwrap();
         place.pass(10_000);
         engine.tick().await.unwrap();
         until(&engine, id, State::RetryPending).await;
@@ -179,27 +179,27 @@ stories! {
         let two = "22".repeat(32);
         let both = engine_with(&place, keys(&format!("{two},{}", one()))).await;
         put(&both, "s0", "put anew").await;
-        let done = both.reencrypt_secrets(&Act::default()).await.unwrap();
+        let done = both.reencrypt_secrets(&Actor::default()).await.unwrap();
         assert_eq!((done.reencrypted, done.unchanged, done.unreadable.len()), (2, 1, 0));
         let only = engine_with(&place, keys(&two)).await;
         let stored = only.store().secret("default", "s1").await.unwrap().unwrap();
         assert_eq!(keys(&two).open(&stored).unwrap(), format!("{VALUE}1"));
         assert!(!format!("{:?}", stored.sealed).contains("CANARY") && !stored.sealed.windows(6).any(|it| it == b"CANARY"));
-        let old = engine.reencrypt_secrets(&Act::default()).await.unwrap();
+        let old = engine.reencrypt_secrets(&Actor::default()).await.unwrap();
         assert_eq!(old.unreadable.len(), 3, "a key that is not known reads nothing");
         assert_eq!(keys(&one()).open(&stored).unwrap_err().to_string().matches(&stored.key_id).count(), 1, "it is named");
     }
 
     fn without_a_key_nothing_is_put(place) {
         let engine = engine_with(&place, Keyring::default()).await;
-        let refused = engine.put_secret("default", "stripe", VALUE, &Act::default()).await.unwrap_err();
+        let refused = engine.put_secret("default", "stripe", VALUE, &Actor::default()).await.unwrap_err();
         assert!(matches!(&refused, CommandError::Invalid(_)) && refused.to_string().contains("COMEBACK_SECRET_KEY"), "{refused}");
         assert!(!refused.to_string().contains(VALUE));
     }
 
     fn what_was_done_is_written_down_without_the_value(place) {
         let engine = engine_with(&place, keys(&one())).await;
-        let by = Act { by: Some("ana".into()), ..Act::default() };
+        let by = Actor { by: Some("ana".into()), ..Actor::default() };
         let (first, new) = engine.put_secret("default", "stripe", VALUE, &by).await.unwrap();
         assert!(new && first.updated_by.as_deref() == Some("ana"));
         engine.delete_secret("default", "stripe", &by).await.unwrap();
@@ -210,8 +210,8 @@ stories! {
         }
         let query = AuditQuery { namespace: Some("default".into()), limit: 10, ..AuditQuery::default() };
         let found = engine.audit(&query).await.unwrap();
-        let did: Vec<Did> = found.iter().map(|it| it.did).collect();
-        assert_eq!(did, [Did::SecretDelete, Did::SecretPut]);
+        let did: Vec<AuditAction> = found.iter().map(|it| it.did).collect();
+        assert_eq!(did, [AuditAction::SecretDelete, AuditAction::SecretPut]);
         assert!(!format!("{found:?}").contains("CANARY"));
         assert_eq!(state(&engine, submit(&engine, TaskSpec::new("k")).await).await, State::Pending);
     }

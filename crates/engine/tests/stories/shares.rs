@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{ExecutionId, ExecutionState, Millis, Quotas, State, TaskId};
 use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::flow::Start;
@@ -142,7 +142,7 @@ stories! {
         }
         let before = tasks(&engine, "default", "").await.len();
         assert!(before > 20, "{before}");
-        engine.cancel_execution("default", root, Act::default()).await.expect("canceled");
+        engine.cancel_execution("default", root, Actor::default()).await.expect("canceled");
         engine.tick().await.expect("the loops work");
         assert_eq!(tasks(&engine, "default", "").await.len(), before, "nothing new was made");
         let all = executions(&engine, "default").await;

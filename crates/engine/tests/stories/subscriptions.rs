@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::subscription::{Format, Types};
-use comeback_core::transition::Act;
-use comeback_core::{Did, Quota, State, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Quota, State, Timestamp};
 use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::store::{AuditQuery, ListQuery, Listed, Loop};
 use comeback_engine::subscriptions::{DELIVERY, Secret, Signing, SubscriptionSpec, SubscriptionView};
@@ -178,7 +178,7 @@ fn wants(url: String, types: &[&str]) -> SubscriptionSpec {
 }
 
 async fn subscribe(engine: &Engine, id: &str, spec: SubscriptionSpec) -> Secret {
-    own(engine.create_subscription("default", id, spec, None, &Act::default()).await.expect("a subscription").1)
+    own(engine.create_subscription("default", id, spec, None, &Actor::default()).await.expect("a subscription").1)
 }
 
 fn own(signing: Signing) -> Secret {
@@ -340,11 +340,11 @@ stories! {
         assert_eq!(told("/ok-mail"), ["mail.send"]);
         assert!(told("/ok-none").is_empty() && told("/ok-paused").is_empty());
         // What was paused goes on where it stopped.
-        engine.put_subscription("default", "paused", all("/ok-paused"), None, &Act::default()).await.unwrap();
+        engine.put_subscription("default", "paused", all("/ok-paused"), None, &Actor::default()).await.unwrap();
         until(&engine, "state:succeeded label.subscription:paused", 2).await;
         // Another namespace hears nothing of this one.
         let spec = wants(receivers.at("/ok-other"), &[]);
-        engine.create_subscription("other", "x", spec, None, &Act::default()).await.unwrap();
+        engine.create_subscription("other", "x", spec, None, &Actor::default()).await.unwrap();
         one_that_recovers(&place, &engine, "mail.send").await;
         until(&engine, "state:succeeded label.subscription:paused", 3).await;
         assert!(receivers.to("/ok-other").is_empty());
@@ -418,13 +418,13 @@ stories! {
         let view = look(&engine, "gone").await;
         assert_eq!((view.state(), view.disabled.unwrap().reason.as_str()), ("disabled", "the endpoint answered 410 Gone"));
         let acts = engine.audit(&AuditQuery { limit: 50, ..AuditQuery::default() }).await.unwrap();
-        let act = acts.iter().find(|it| it.did == Did::SubscriptionDisable).expect("it is written down");
+        let act = acts.iter().find(|it| it.did == AuditAction::SubscriptionDisable).expect("it is written down");
         assert_eq!((act.subject.as_str(), act.actor.as_deref()), ("gone", Some("comeback")));
         one_that_recovers(&place, &engine, "k").await;
         engine.tick().await.unwrap();
         assert_eq!(deliveries(&engine, "").await.len(), 1);
         // Put anew, it goes on where it stopped.
-        engine.put_subscription("default", "gone", wants(receivers.at("/ok"), &["task.succeeded"]), None, &Act::default()).await.unwrap();
+        engine.put_subscription("default", "gone", wants(receivers.at("/ok"), &["task.succeeded"]), None, &Actor::default()).await.unwrap();
         assert_eq!(look(&engine, "gone").await.state(), "active");
         until(&engine, "state:succeeded", 1).await;
         assert_eq!((receivers.to("/gone").len(), receivers.to("/ok").len()), (1, 1));
@@ -433,7 +433,7 @@ stories! {
     fn two_secrets_sign_for_a_day(place) {
         let (engine, _executors, receivers) = begin(&place).await;
         let old = subscribe(&engine, "ops", wants(receivers.at("/ok"), &["task.succeeded"])).await;
-        let (view, new) = engine.rotate_subscription("default", "ops", None, &Act::default()).await.unwrap();
+        let (view, new) = engine.rotate_subscription("default", "ops", None, &Actor::default()).await.unwrap();
         assert_eq!(view.secrets, 2);
         one_that_recovers(&place, &engine, "k").await;
         until(&engine, "state:succeeded", 1).await;
@@ -460,7 +460,7 @@ stories! {
         }
         let lost = until(&engine, "state:failure", 3).await;
         receivers.says.lock().clear();
-        let again = async |what: Redeliver| engine.redeliver("default", "ops", what, &Act::default()).await;
+        let again = async |what: Redeliver| engine.redeliver("default", "ops", what, &Actor::default()).await;
         assert!(again(Redeliver::Since(place.now() + comeback_core::Millis(1))).await.unwrap().tasks.is_empty());
         let back = again(Redeliver::Since(Timestamp(0))).await.unwrap();
         assert_eq!((back.tasks.len(), back.more), (3, false));
@@ -480,13 +480,13 @@ stories! {
         let heard = receivers.wait_for("/ok", 8).await;
         assert_eq!(heard.last().unwrap().json()["type"], "task.created");
         assert!(matches!(again(Redeliver::Event("evt_f1".into())).await, Err(CommandError::NotFound("event"))));
-        assert!(matches!(engine.redeliver("default", "nobody", Redeliver::Since(Timestamp(0)), &Act::default()).await, Err(CommandError::NotFound("subscription"))));
+        assert!(matches!(engine.redeliver("default", "nobody", Redeliver::Since(Timestamp(0)), &Actor::default()).await, Err(CommandError::NotFound("subscription"))));
     }
 
     fn it_can_be_tried_out(place) {
         let (engine, _executors, receivers) = begin(&place).await;
         let secret = subscribe(&engine, "ops", wants(receivers.at("/ok"), &["task.succeeded"])).await;
-        engine.test_subscription("default", "ops", &Act::default()).await.unwrap();
+        engine.test_subscription("default", "ops", &Actor::default()).await.unwrap();
         let heard = receivers.wait_for("/ok", 1).await.remove(0);
         assert!(heard.is_signed_by(&secret));
         assert_eq!(heard.json()["type"], "subscription.test");
@@ -506,7 +506,7 @@ stories! {
     fn a_bad_subscription_is_refused_with_the_path_of_the_fault(place) {
         let engine = place.engine().await;
         let good = || wants("https://example.test/x".into(), &[]);
-        let bad = async |id: &str, spec: SubscriptionSpec| match engine.create_subscription("default", id, spec, None, &Act::default()).await {
+        let bad = async |id: &str, spec: SubscriptionSpec| match engine.create_subscription("default", id, spec, None, &Actor::default()).await {
             Err(CommandError::Invalid(invalid)) => invalid.faults.iter().map(|it| it.path.clone()).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };
@@ -515,11 +515,11 @@ stories! {
         assert_eq!(bad("a", SubscriptionSpec { url: "http://u:p@x/".into(), ..good() }).await, ["url"]);
         assert_eq!(bad("a", SubscriptionSpec { filter: Some("colour:red".into()), ..good() }).await, ["filter"]);
         assert_eq!(bad("a", SubscriptionSpec { retry: Some(json!({"tries": 3})), ..good() }).await, ["retry.tries"]);
-        engine.create_subscription("default", "a", good(), None, &Act::default()).await.unwrap();
-        let again = engine.create_subscription("default", "a", good(), None, &Act::default()).await;
+        engine.create_subscription("default", "a", good(), None, &Actor::default()).await.unwrap();
+        let again = engine.create_subscription("default", "a", good(), None, &Actor::default()).await;
         assert!(matches!(again, Err(CommandError::NameTaken("subscription"))));
-        engine.delete_subscription("default", "a", &Act::default()).await.unwrap();
-        assert!(matches!(engine.delete_subscription("default", "a", &Act::default()).await, Err(CommandError::NotFound(_))));
+        engine.delete_subscription("default", "a", &Actor::default()).await.unwrap();
+        assert!(matches!(engine.delete_subscription("default", "a", &Actor::default()).await, Err(CommandError::NotFound(_))));
     }
 
     /// Of one that nobody hears, so many wait and no more; it goes on where it stopped.
@@ -539,7 +539,7 @@ stories! {
         let waiting = deliveries(&engine, "state:open").await;
         assert_eq!((waiting.len(), look(&engine, "deaf").await.state()), (3, "full"));
         for it in waiting {
-            engine.cancel("default", it.stored.task.id, Act::default()).await.unwrap();
+            engine.cancel("default", it.stored.task.id, Actor::default()).await.unwrap();
         }
         place.pass(10_000);
         end().await;
@@ -569,7 +569,7 @@ stories! {
             assert_eq!(look(&engine, &format!("deaf-{n}")).await.state(), "full");
         }
         for it in deliveries(&engine, "state:open").await {
-            engine.cancel("default", it.stored.task.id, Act::default()).await.unwrap();
+            engine.cancel("default", it.stored.task.id, Actor::default()).await.unwrap();
         }
         place.pass(10_000);
         end(1).await;
@@ -588,7 +588,7 @@ stories! {
         for (namespace, count) in [("a-first", 500), ("b-second", 600), ("z-last", 1)] {
             for n in 0..count {
                 let spec = wants("https://example.test/".into(), &["task.succeeded"]);
-                engine.create_subscription(namespace, &format!("s{n:03}"), spec, None, &Act::default()).await.unwrap();
+                engine.create_subscription(namespace, &format!("s{n:03}"), spec, None, &Actor::default()).await.unwrap();
             }
         }
         for namespace in ["a-first", "z-last"] {
@@ -616,7 +616,7 @@ stories! {
         let engine = Engine::without_loops(place.store().await, place.clock.clone(), config).await.unwrap();
         let put = async |namespace: &str, id: &str| {
             let spec = wants("https://example.test/".into(), &["task.succeeded"]);
-            engine.create_subscription(namespace, id, spec, None, &Act::default()).await.map(drop)
+            engine.create_subscription(namespace, id, spec, None, &Actor::default()).await.map(drop)
         };
         put("default", "a").await.unwrap();
         put("default", "b").await.unwrap();
@@ -624,7 +624,7 @@ stories! {
         assert!(matches!(&refused, Err(CommandError::QuotaExceeded(it)) if it.quota == Quota::Subscriptions && it.most == 2), "{refused:?}");
         put("other", "c").await.unwrap();
         let spec = wants("https://example.test/new".into(), &["task.succeeded"]);
-        engine.put_subscription("default", "a", spec, None, &Act::default()).await.expect("one that is there may be changed");
+        engine.put_subscription("default", "a", spec, None, &Actor::default()).await.expect("one that is there may be changed");
     }
 
     /// R-I22: half of the endpoints are dead in every way there is, and the others do not notice.

@@ -2,8 +2,8 @@
 
 use crate::stories;
 use crate::world::*;
-use comeback_core::transition::Act;
-use comeback_core::{Counters, Did, EventKind, Millis, OnUnmet, Reason, State, When};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Counters, EventKind, Millis, OnUnmet, Reason, State, When};
 use comeback_engine::store::{AuditQuery, BeatAnswer, Idempotency, Loop, StoreError, Subject};
 use comeback_engine::{
     ActorRequest, CommandError, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd,
@@ -425,7 +425,7 @@ stories! {
         let id = submit(&engine, spec("a", json!({"initial_delay": "1s"}))).await;
         let leased = lease_one(&engine).await;
         report(&engine, &leased, failed("x")).await.unwrap();
-        let act = Act { by: Some("ana".into()), note: Some("deploy".into()), ..Act::default() };
+        let act = Actor { by: Some("ana".into()), note: Some("deploy".into()), ..Actor::default() };
         engine.pause_loop(Loop::Retries, Some(Millis(60_000)), act).await.unwrap();
         place.pass(30_000);
         engine.close().await;
@@ -468,13 +468,13 @@ stories! {
         let open = submit(&engine, TaskSpec::new("open")).await;
         let month = Millis::from_days(30);
         assert_eq!(engine.preview_cleanup(month).await.unwrap().tasks, 1);
-        let done = engine.cleanup(month, &Act { note: Some("room".into()), ..Act::default() }).await.unwrap();
+        let done = engine.cleanup(month, &Actor { note: Some("room".into()), ..Actor::default() }).await.unwrap();
         assert_eq!((done.tasks, done.more, done.before), (1, false, place.now() - month));
         assert_eq!(engine.preview_cleanup(month).await.unwrap().tasks, 0);
         assert_eq!(engine.preview_cleanup(Millis::from_days(1)).await.unwrap().tasks, 1, "the young one is there");
         assert_eq!(state(&engine, open).await, State::Pending);
         assert!(engine.preview_cleanup(Millis::from_secs(86_399)).await.is_err(), "keys may still be asked about");
         let acts = engine.audit(&AuditQuery { limit: 9, ..AuditQuery::default() }).await.unwrap();
-        assert_eq!((acts[0].did, acts[0].note.as_deref()), (Did::Cleanup, Some("room")));
+        assert_eq!((acts[0].did, acts[0].note.as_deref()), (AuditAction::Cleanup, Some("room")));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Dialect, Failure, Millis, Policy, PolicyLimits, State, TaskId, Timestamp, Trigger, dialect};
 use comeback_engine::store::conformance::postgres::{Database, ForeignTransaction};
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
@@ -183,8 +183,8 @@ pub async fn state(engine: &Engine, id: TaskId) -> State {
     engine.task("default", id).await.expect("the task exists").stored.task.state
 }
 
-pub fn nobody() -> Act {
-    Act::default()
+pub fn nobody() -> Actor {
+    Actor::default()
 }
 
 /// Moves the clock to the next instant at which something is due, and lets the loops work.

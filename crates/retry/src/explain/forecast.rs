@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::{End, Outcome, Snapshot, Speaker, decide};
+use crate::decide::{End, Outcome, Reporter, Snapshot, decide};
 use crate::event::Record;
 use crate::failure::Failure;
 use crate::guard::GuardView;
@@ -204,7 +204,7 @@ pub fn play(
         let Some((after, end)) = world(ended, clock) else { return forecast };
         ended += 1;
         clock = clock + after;
-        match decide(&future, &Outcome { speaker: Speaker::Anyone, end }, clock) {
+        match decide(&future, &Outcome { speaker: Reporter::Anyone, end }, clock) {
             Err(_) => return forecast,
             Ok(change) => {
                 let (after, record) = change.into_parts();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::transition::Act;
+use crate::transition::Actor;
 
 /// An idempotency key of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,20 +25,20 @@ pub struct ActKey {
     pub key: Idempotency,
 }
 
-impl Act {
+impl Actor {
     /// One write of an act that is several: under a key of its own, which follows from the key of the act. An act that broke off is
     /// then finished by its repetition, and no part of it is done twice.
-    pub fn part(&self, name: &str) -> Act {
+    pub fn part(&self, name: &str) -> Actor {
         let once = self.once.as_ref().map(|once| {
             let key = Idempotency { scope: format!("{} {name}", once.key.scope), ..once.key.clone() };
             Arc::new(ActKey { key, ..(**once).clone() })
         });
-        Act { once, ..self.clone() }
+        Actor { once, ..self.clone() }
     }
 
     /// The same act without its key, for lines that say more about it.
-    pub fn without_key(&self) -> Act {
-        Act { once: None, ..self.clone() }
+    pub fn without_key(&self) -> Actor {
+        Actor { once: None, ..self.clone() }
     }
 }
 
@@ -50,12 +50,12 @@ mod tests {
     fn the_parts_of_an_act_have_keys_of_their_own() {
         let key = Idempotency { scope: "POST /pause".into(), key: "k".into(), digest: [1; 32] };
         let once = Arc::new(ActKey { namespace: "red".into(), key });
-        let act = Act { once: Some(once.clone()), note: Some("n".into()), ..Act::default() };
+        let act = Actor { once: Some(once.clone()), note: Some("n".into()), ..Actor::default() };
         let keys = ["reap", "prune", "reap"].map(|name| act.part(name).once.map(|once| once.key.clone()));
         assert_eq!(keys[0], keys[2]);
         assert_ne!(keys[0], keys[1]);
         assert_ne!(keys[0].as_ref(), Some(&once.key));
         assert_eq!(act.part("reap").note, act.note);
-        assert_eq!((Act::default().part("reap").once, act.without_key().once), (None, None));
+        assert_eq!((Actor::default().part("reap").once, act.without_key().once), (None, None));
     }
 }

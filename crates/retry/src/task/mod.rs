@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::Speaker;
+use crate::decide::Reporter;
 use crate::failure::Class;
 use crate::id::{ExecutionId, TaskId};
 use crate::reason::Reason;
@@ -462,21 +462,21 @@ impl Task {
     }
 
     /// Whether somebody who names a run or an attempt speaks of the one that lasts.
-    pub fn is_meant_by(&self, speaker: Speaker) -> bool {
+    pub fn is_meant_by(&self, speaker: Reporter) -> bool {
         match speaker {
-            Speaker::Run(number) => number == self.present_run(),
+            Reporter::Run(number) => number == self.present_run(),
             // After a loss the same attempt runs again: then only the run tells them apart.
-            Speaker::Attempt(number) => number == self.counters.attempt && self.present_run() == self.attempt_number(),
-            Speaker::Lease(number) => self.lease.as_ref().is_some_and(|lease| lease.number == number),
-            Speaker::Anyone | Speaker::Server => true,
+            Reporter::Attempt(number) => number == self.counters.attempt && self.present_run() == self.attempt_number(),
+            Reporter::Lease(number) => self.lease.as_ref().is_some_and(|lease| lease.number == number),
+            Reporter::Anyone | Reporter::Server => true,
         }
     }
 
     /// The run that somebody speaks of: one that is named by its number may be over, any other is the one that lasts.
-    pub fn run_meant_by(&self, speaker: Speaker) -> Option<u32> {
+    pub fn run_meant_by(&self, speaker: Reporter) -> Option<u32> {
         let present = self.present_run();
         match speaker {
-            Speaker::Run(number) => (number <= present).then_some(number),
+            Reporter::Run(number) => (number <= present).then_some(number),
             _ => (self.state.is_active() && self.is_meant_by(speaker)).then_some(present),
         }
     }

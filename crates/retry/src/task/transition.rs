@@ -14,13 +14,13 @@ use crate::failure::{Class, Failure, Trigger};
 use crate::id::ExecutionId;
 use crate::reason::{Decision, Reason, Verdict};
 use crate::task::idempotency::ActKey;
-use crate::task::undo::Was;
+use crate::task::undo::UndoSnapshot;
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
 
 /// The lines of the table (model §3.1 and A13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Line {
+pub enum TransitionKind {
     /// A task is created, waiting for its needs.
     T1,
     /// A task is created, ready.
@@ -81,7 +81,7 @@ pub enum Line {
     T30,
 }
 
-impl Line {
+impl TransitionKind {
     /// From which states this line leads to which. T1, T2 and T26 create, T21 says that there is no way, T28 changes nothing.
     /// T29 undoes a T19 that has not started (docs/decisions/0004). T30: the task that stands for an execution takes it up again
     /// after a manual repair (`standing.rs`).
@@ -91,32 +91,32 @@ impl Line {
     pub fn allows(self, from: State, to: State) -> bool {
         use State::*;
         let (froms, tos): (&[State], &[State]) = match self {
-            Line::T1 | Line::T2 | Line::T26 => (&[], &[]),
-            Line::T3 => (&[Waiting], &[Pending]),
-            Line::T4 => (&[Waiting, Paused], &[Skipped]),
-            Line::T5 => (&[Waiting, Paused], &[Failed]),
-            Line::T6 => (&[Pending], &[Claimed, Running]),
-            Line::T7 => (&[Claimed], &[Running]),
-            Line::T8 => (&[Claimed, Paused], &[Pending, Paused]),
-            Line::T9 => (&[Claimed, Running, Paused], &[Succeeded]),
-            Line::T10 | Line::T11 => (&[Claimed, Running, Paused], &[RetryPending, Paused]),
-            Line::T12 => (&[Claimed, Running, Paused], &[Failed]),
-            Line::T13 => (&[Claimed, Running, Paused], &[Dead]),
-            Line::T14 => (&[RetryPending], &[Pending]),
-            Line::T15 => (&[RetryPending], &[Dead]),
-            Line::T16 => (&[Waiting, Pending, RetryPending, Claimed, Running], &[Paused]),
-            Line::T17 => (&[Paused], &[Waiting, Pending, RetryPending, Claimed, Running]),
-            Line::T18 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Canceled]),
-            Line::T19 => (&[Failed, Dead, RetryPending, Claimed, Running], &[Pending, RetryPending]),
-            Line::T20 => (&[Claimed, Running, Paused], &[RetryPending, Dead, Failed, Paused]),
-            Line::T22 => (&[Running, Paused], &[RetryPending, Paused, Dead]),
-            Line::T23 => (&[Running, Paused], &[Pending, Paused]),
-            Line::T24 => (&[Waiting, Pending, RetryPending], &[Waiting, RetryPending]),
-            Line::T25 => (&[Claimed, Running, Paused], &[Paused]),
-            Line::T27 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Dead]),
-            Line::T28 => (&[Canceled], &[Canceled]),
-            Line::T29 => (&[Pending, RetryPending], &[Failed, Dead, RetryPending]),
-            Line::T30 => (&[Pending, RetryPending, Failed, Dead, Paused], &[Claimed, Running, Paused]),
+            TransitionKind::T1 | TransitionKind::T2 | TransitionKind::T26 => (&[], &[]),
+            TransitionKind::T3 => (&[Waiting], &[Pending]),
+            TransitionKind::T4 => (&[Waiting, Paused], &[Skipped]),
+            TransitionKind::T5 => (&[Waiting, Paused], &[Failed]),
+            TransitionKind::T6 => (&[Pending], &[Claimed, Running]),
+            TransitionKind::T7 => (&[Claimed], &[Running]),
+            TransitionKind::T8 => (&[Claimed, Paused], &[Pending, Paused]),
+            TransitionKind::T9 => (&[Claimed, Running, Paused], &[Succeeded]),
+            TransitionKind::T10 | TransitionKind::T11 => (&[Claimed, Running, Paused], &[RetryPending, Paused]),
+            TransitionKind::T12 => (&[Claimed, Running, Paused], &[Failed]),
+            TransitionKind::T13 => (&[Claimed, Running, Paused], &[Dead]),
+            TransitionKind::T14 => (&[RetryPending], &[Pending]),
+            TransitionKind::T15 => (&[RetryPending], &[Dead]),
+            TransitionKind::T16 => (&[Waiting, Pending, RetryPending, Claimed, Running], &[Paused]),
+            TransitionKind::T17 => (&[Paused], &[Waiting, Pending, RetryPending, Claimed, Running]),
+            TransitionKind::T18 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Canceled]),
+            TransitionKind::T19 => (&[Failed, Dead, RetryPending, Claimed, Running], &[Pending, RetryPending]),
+            TransitionKind::T20 => (&[Claimed, Running, Paused], &[RetryPending, Dead, Failed, Paused]),
+            TransitionKind::T22 => (&[Running, Paused], &[RetryPending, Paused, Dead]),
+            TransitionKind::T23 => (&[Running, Paused], &[Pending, Paused]),
+            TransitionKind::T24 => (&[Waiting, Pending, RetryPending], &[Waiting, RetryPending]),
+            TransitionKind::T25 => (&[Claimed, Running, Paused], &[Paused]),
+            TransitionKind::T27 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Dead]),
+            TransitionKind::T28 => (&[Canceled], &[Canceled]),
+            TransitionKind::T29 => (&[Pending, RetryPending], &[Failed, Dead, RetryPending]),
+            TransitionKind::T30 => (&[Pending, RetryPending, Failed, Dead, Paused], &[Claimed, Running, Paused]),
         };
         froms.contains(&from) && tos.contains(&to)
     }
@@ -147,7 +147,7 @@ pub enum Rejection {
 /// A change, complete: the task after it, and the record that goes into the log with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
-    line: Line,
+    line: TransitionKind,
     from: State,
     expected_version: u32,
     after: Task,
@@ -156,7 +156,7 @@ pub struct Transition {
 
 impl Transition {
     /// The line of the table.
-    pub fn line(&self) -> Line {
+    pub fn line(&self) -> TransitionKind {
         self.line
     }
 
@@ -281,7 +281,7 @@ impl<'a> Change<'a> {
     }
 
     /// Moves to `to`, or stays paused where the task was paused while its run was under way.
-    pub fn finish_unless_paused(mut self, line: Line, to: State) -> Result<Transition, Rejection> {
+    pub fn finish_unless_paused(mut self, line: TransitionKind, to: State) -> Result<Transition, Rejection> {
         // Who waits for a retry has been started, until the retry is due (T14).
         if to == State::RetryPending {
             self.after.started_at = self.record.started_at;
@@ -293,7 +293,7 @@ impl<'a> Change<'a> {
         self.finish(line, to, "moved")
     }
 
-    pub fn end(mut self, line: Line, to: State, reason: Reason) -> Result<Transition, Rejection> {
+    pub fn end(mut self, line: TransitionKind, to: State, reason: Reason) -> Result<Transition, Rejection> {
         self.release_lease();
         self.after.next_retry_at = None;
         self.after.hold = None;
@@ -305,7 +305,7 @@ impl<'a> Change<'a> {
         self.finish(line, to, "ended")
     }
 
-    pub fn finish(mut self, line: Line, to: State, verb: &'static str) -> Result<Transition, Rejection> {
+    pub fn finish(mut self, line: TransitionKind, to: State, verb: &'static str) -> Result<Transition, Rejection> {
         if !line.allows(self.before.state, to) {
             return Err(Rejection::WrongState { state: self.before.state, verb });
         }
@@ -349,7 +349,7 @@ impl<'a> Change<'a> {
 
 /// The actor of a manual change, and a note.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Act {
+pub struct Actor {
     /// The actor.
     pub by: Option<String>,
     /// A note for the log.
@@ -366,7 +366,7 @@ pub struct Act {
     pub once: Option<Arc<ActKey>>,
 }
 
-impl Act {
+impl Actor {
     /// The note, as the data of an event that has none of its own.
     pub fn said(&self) -> Option<Value> {
         self.note.as_ref().map(|note| json!({"note": note}))
@@ -399,7 +399,7 @@ pub fn lease(task: &Task, worker: impl Into<Arc<str>>, span: Millis, now: Timest
     let now = task.time(now);
     let to = if task.lane.executor.is_claimed_first() { State::Claimed } else { State::Running };
     let over = task.expires_at.is_some_and(|at| at <= now);
-    if !Line::T6.allows(task.state, to) || task.execution_paused || over {
+    if !TransitionKind::T6.allows(task.state, to) || task.execution_paused || over {
         return Err(Rejection::WrongState { state: task.state, verb: "leased" });
     }
     let mut step = Step::of(task, to, now);
@@ -469,7 +469,7 @@ pub fn ready(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     change.after.gated = false;
     change.record.ready_at = Some(now);
     change.event(EventKind::TaskReady);
-    change.finish(Line::T3, State::Pending, "made ready")
+    change.finish(TransitionKind::T3, State::Pending, "made ready")
 }
 
 /// T4: an edge can no longer be met, and the task is not worth a failure.
@@ -493,7 +493,7 @@ pub fn fail_at_gate(task: &Task, message: &str, now: Timestamp) -> Result<Transi
     let failure = Failure { error_type: Some("template".into()), ..Failure::new(Trigger::Error, short) };
     change.after.class = Some(Class::Final);
     change.decide(Verdict::Refuse, Reason::Expression, Some(Failure { class: Some(Class::Final), ..failure }));
-    change.end(Line::T5, State::Failed, Reason::Expression)
+    change.end(TransitionKind::T5, State::Failed, Reason::Expression)
 }
 
 /// T5: an edge can no longer be met, and the task fails with it, because of this.
@@ -501,13 +501,13 @@ pub fn fail_upstream(task: &Task, because: Failure, now: Timestamp) -> Result<Tr
     let mut change = given_up(task, now, EventKind::TaskFailed)?;
     change.data(json!({"reason": Reason::UpstreamFailed.word()}));
     change.decide(Verdict::Refuse, Reason::UpstreamFailed, Some(because));
-    change.end(Line::T5, State::Failed, Reason::UpstreamFailed)
+    change.end(TransitionKind::T5, State::Failed, Reason::UpstreamFailed)
 }
 
 fn unmet(task: &Task, now: Timestamp, reason: Reason) -> Result<Transition, Rejection> {
     let mut change = given_up(task, now, EventKind::TaskSkipped)?;
     change.data(json!({"reason": reason.word()}));
-    change.end(Line::T4, State::Skipped, reason)
+    change.end(TransitionKind::T4, State::Skipped, reason)
 }
 
 fn given_up(task: &Task, now: Timestamp, event: EventKind) -> Result<Change<'_>, Rejection> {
@@ -547,14 +547,15 @@ pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<
     change.record.run = change.after.run;
     change.record.started_at = Some(now);
     change.event(EventKind::AttemptStarted);
-    change.finish(Line::T7, State::Running, "started")
+    change.finish(TransitionKind::T7, State::Running, "started")
 }
 
 /// T14: a retry has become due. Also what a waiting start does when its time has come (T26). What is past its deadline is
 /// over, not due (X0-8).
 pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
     let now = task.time(now);
-    let to_pending = Line::T14.allows(task.state, State::Pending) || Line::T3.allows(task.state, State::Pending);
+    let to_pending =
+        TransitionKind::T14.allows(task.state, State::Pending) || TransitionKind::T3.allows(task.state, State::Pending);
     let over = task.expires_at.is_some_and(|at| at <= now);
     if !to_pending || task.execution_paused || over || task.due().is_none_or(|due| due > now) {
         return Err(Rejection::WrongState { state: task.state, verb: "promoted" });
@@ -599,27 +600,27 @@ fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
         Failure { error_type: Some("deadline".into()), ..failure }
     });
     change.decide(Verdict::Exhaust, Reason::Expired, failure);
-    let line = if task.state == State::RetryPending { Line::T15 } else { Line::T27 };
-    change.event(if line == Line::T15 { EventKind::TaskRetryExhausted } else { EventKind::TaskExpired });
+    let line = if task.state == State::RetryPending { TransitionKind::T15 } else { TransitionKind::T27 };
+    change.event(if line == TransitionKind::T15 { EventKind::TaskRetryExhausted } else { EventKind::TaskExpired });
     change.event(EventKind::TaskFailed);
-    if line == Line::T15 {
+    if line == TransitionKind::T15 {
         change.event_of_executions(EventKind::ExecutionRetryExhausted);
     }
     change.end(line, State::Dead, Reason::Expired)
 }
 
 /// T16: it stays where it is until somebody resumes it. A run under way keeps its lease and may still end.
-pub fn pause(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn pause(task: &Task, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     change.after.paused_from = Some(task.state);
     change.after.timeout_at = task.timeout_at.and_then(|_| attempt_limit(task));
     change.event(EventKind::TaskPaused);
     act.mark(&mut change, json!({"from": task.state.word()}));
-    change.finish(Line::T16, State::Paused, "paused")
+    change.finish(TransitionKind::T16, State::Paused, "paused")
 }
 
 /// T17: back to where it was. A parked task starts a new cycle; one whose deadline has passed meanwhile is over.
-pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn resume(task: &Task, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     let Some(from) = task.paused_from else {
         return Err(Rejection::WrongState { state: task.state, verb: "resumed" });
@@ -656,18 +657,18 @@ pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Reje
         change.record.ready_at = Some(now);
         change.event(EventKind::TaskReady);
     }
-    change.finish(Line::T17, to, "resumed")
+    change.finish(TransitionKind::T17, to, "resumed")
 }
 
 /// T18: definitive. A pending retry is dropped, a run under way loses its lease.
-pub fn cancel(task: &Task, reason: Reason, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn cancel(task: &Task, reason: Reason, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     if task.paused_from.unwrap_or(task.state).is_active() && task.lease.is_some() {
         change.end_attempt(AttemptOutcome::Canceled);
     }
     change.event(EventKind::TaskCanceled);
     act.mark(&mut change, json!({"reason": reason.word(), "from": task.state.word()}));
-    change.end(Line::T18, State::Canceled, reason)
+    change.end(TransitionKind::T18, State::Canceled, reason)
 }
 
 /// How a task is to be tried again.
@@ -682,12 +683,12 @@ pub struct Again {
 }
 
 /// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
-pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn manual_retry(task: &Task, keep_counters: bool, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     manual_retry_with(task, Again { keep_counters, ..Again::default() }, act, now)
 }
 
 /// The same in detail. One whose time is still to come waits for it as any retry does.
-pub fn manual_retry_with(task: &Task, again: Again, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn manual_retry_with(task: &Task, again: Again, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     if task.state.is_active() && !is_stuck(task, now) {
         return Err(Rejection::WrongState { state: task.state, verb: "retried" });
@@ -720,7 +721,7 @@ pub fn manual_retry_with(task: &Task, again: Again, act: &Act, now: Timestamp) -
         fields.extend(later.map(|at| ("next_retry_at".to_owned(), at.to_rfc3339().into())));
     }
     act.mark(&mut change, data);
-    change.finish(Line::T19, if later.is_some() { State::RetryPending } else { State::Pending }, "retried")
+    change.finish(TransitionKind::T19, if later.is_some() { State::RetryPending } else { State::Pending }, "retried")
 }
 
 /// T30: a person mends the execution that the last run of this task failed with, or has it begun anew. The retry that was
@@ -733,7 +734,7 @@ pub fn take_up(
     execution: ExecutionId,
     to_begin: Option<Millis>,
     worker: &Arc<str>,
-    act: &Act,
+    act: &Actor,
     now: Timestamp,
 ) -> Result<Transition, Rejection> {
     let now = task.time(now);
@@ -771,14 +772,14 @@ pub fn take_up(
         change.event(EventKind::TaskPaused);
         change.after.paused_from = Some(change.after.state);
         change.after.timeout_at = attempt_limit(&change.after);
-        return change.finish(Line::T30, State::Paused, "taken up");
+        return change.finish(TransitionKind::T30, State::Paused, "taken up");
     }
     let to = change.after.state;
-    change.finish(Line::T30, to, "taken up")
+    change.finish(TransitionKind::T30, to, "taken up")
 }
 
 /// T29: a retry by hand that has not started is taken back, and the task is what it was before.
-pub fn undo_retry(task: &Task, was: &Was, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn undo_retry(task: &Task, was: &UndoSnapshot, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     if !was.may_come_back(task) {
         return Err(Rejection::WrongState { state: task.state, verb: "put back" });
     }
@@ -797,11 +798,11 @@ pub fn undo_retry(task: &Task, was: &Was, act: &Act, now: Timestamp) -> Result<T
         fields.extend(was.next_retry_at.map(|at| ("next_retry_at".to_owned(), at.to_rfc3339().into())));
     }
     act.mark(&mut change, data);
-    change.finish(Line::T29, was.state, "put back")
+    change.finish(TransitionKind::T29, was.state, "put back")
 }
 
 /// E7: a task of an execution that goes on waits for its needs again, with a new cycle where its own was used up.
-pub fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) -> Step {
+pub fn reopen(task: &Task, new_cycle: bool, act: &Actor, now: Timestamp) -> Step {
     let mut change = Change::of(task, now);
     if new_cycle {
         change.new_cycle(false);
@@ -827,7 +828,7 @@ pub fn is_stuck(task: &Task, now: Timestamp) -> bool {
 }
 
 /// T24: an operator moves the due time. No counter changes.
-pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn reschedule(task: &Task, to: Timestamp, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     let mut change = Change::of(task, now);
     let at = to.max(now);
@@ -843,11 +844,11 @@ pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Resu
     }
     change.event(EventKind::TaskRescheduled);
     act.mark(&mut change, json!({"to": state.word(), "next_retry_at": at.to_rfc3339()}));
-    change.finish(Line::T24, state, "rescheduled")
+    change.finish(TransitionKind::T24, state, "rescheduled")
 }
 
 /// T24: nothing holds a retry any more; its own time stands.
-pub fn let_go(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn let_go(task: &Task, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
     let Some(at) = task.next_retry_at.filter(|_| task.state == State::RetryPending && task.hold.is_some()) else {
         return Err(Rejection::NotDue);
     };
@@ -855,7 +856,7 @@ pub fn let_go(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Reje
     change.after.hold = None;
     change.event(EventKind::TaskRescheduled);
     act.mark(&mut change, json!({"to": State::RetryPending.word(), "next_retry_at": at.to_rfc3339()}));
-    change.finish(Line::T24, State::RetryPending, "let go")
+    change.finish(TransitionKind::T24, State::RetryPending, "let go")
 }
 
 /// T28: a report for a canceled task changes nothing, and is remembered.
@@ -868,5 +869,5 @@ pub fn late_result(
     let mut change = Change::of(task, now);
     change.event(EventKind::TaskLateResult);
     change.data(json!({"outcome": what.word(), "lease": lease_number}));
-    change.finish(Line::T28, State::Canceled, "reported")
+    change.finish(TransitionKind::T28, State::Canceled, "reported")
 }

@@ -9,7 +9,7 @@ use crate::time::{Millis, Timestamp};
 
 /// A task before an operation came, as far as it can be put back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Was {
+pub struct UndoSnapshot {
     /// The state.
     pub state: State,
     /// The version.
@@ -64,10 +64,10 @@ pub struct Was {
     pub parked: bool,
 }
 
-impl Was {
+impl UndoSnapshot {
     /// A snapshot of a task.
-    pub fn of(task: &Task) -> Was {
-        Was {
+    pub fn of(task: &Task) -> UndoSnapshot {
+        UndoSnapshot {
             state: task.state,
             version: task.version,
             cycle: task.cycle,

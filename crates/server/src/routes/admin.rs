@@ -7,8 +7,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Millis};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, Millis};
 use comeback_engine::store::{Due, Loop, StoreError, Stored, Used};
 use comeback_engine::{CommandError, RepairAction, RepairResult, lost_by};
 use serde::Deserialize;
@@ -237,13 +237,13 @@ async fn process_failed(
         answer["dry_run"] = dry_run.into();
         answer
     };
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let done = here.engine.process_failed(&namespace, limit, dry_run, &by).await?;
         let answer = answer(&done);
         if !dry_run {
             let mut told = answer.clone();
             told["tasks"] = Value::Null;
-            let entry = here.engine.entry(Did::FailedProcess, Loop::Repair.word(), &by).within(&namespace);
+            let entry = here.engine.entry(AuditAction::FailedProcess, Loop::Repair.word(), &by).within(&namespace);
             here.engine.note(&entry.changed(None, Some(told)).answered(answer.clone())).await?;
         }
         Ok(Json(answer))
@@ -354,7 +354,7 @@ async fn pause_all(
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         for name in names {
             let span = duration.map(|Span(span)| span);
             unless_done(here.engine.pause_loop(name, span, by.part(name.word())).await.map(drop))?;
@@ -373,7 +373,7 @@ async fn resume_all(
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         for name in names {
             unless_done(here.engine.resume_loop(name, by.part(name.word())).await)?;
         }
@@ -523,12 +523,13 @@ async fn process_stuck(
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
     let (here, by, namespace) = (app.clone(), caller.act(None, None), caller.namespace.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let (mut done, more) = here.engine.process_stuck(MOST_STUCK).await?;
         let mut told = repair_result(&done);
         told["more"] = more.into();
         told["tasks"] = Value::Null;
-        let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by).changed(None, Some(told.clone()));
+        let entry =
+            here.engine.entry(AuditAction::StuckProcess, Loop::Reap.word(), &by).changed(None, Some(told.clone()));
         // Everybody's are processed, and only one's own are named.
         done.retain(|it| it.namespace == namespace);
         told["tasks"] = repair_result(&done)["tasks"].take();

@@ -8,7 +8,7 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use comeback_core::{Audit, Did, Invalid, Timestamp};
+use comeback_core::{Audit, AuditAction, Invalid, Timestamp};
 use comeback_engine::store::{AuditQuery, Interactive, StoreError, interactive};
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -66,9 +66,9 @@ fn wanted(query: &Query, caller: &Caller) -> Result<AuditQuery, Problem> {
     let mut faults = Invalid::default();
     let mut did = Vec::new();
     for word in query.text("act").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
-        let named = Did::named(word);
+        let named = AuditAction::named(word);
         if named.is_empty() {
-            faults.push("act", format!("`{word}` is none; there are {}", Did::list()));
+            faults.push("act", format!("`{word}` is none; there are {}", AuditAction::list()));
         }
         did.extend(named);
     }

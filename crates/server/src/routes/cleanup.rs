@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::post;
 use bytes::Bytes;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -70,7 +70,7 @@ async fn cleanup(
         Json(answer)
     };
     let (here, again) = (app.clone(), app.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let done = match dry_run {
             true => here.engine.preview_cleanup(age).await?,
             false => here.engine.cleanup(age, &by).await?,

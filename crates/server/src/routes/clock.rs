@@ -7,8 +7,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Millis, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid, Millis, Timestamp};
 use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Clock, VirtualClock};
 use serde::Deserialize;
@@ -93,7 +93,7 @@ async fn advance(
 ) -> Result<Json<Value>, Problem> {
     let given: AdvanceIn = wire::read(&body)?;
     let (here, again) = (app.clone(), app.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let target = set_target(&here, given, &by).await?;
         move_to(&here, target).await
     };
@@ -111,7 +111,7 @@ fn clock_of(app: &App) -> Result<&VirtualClock, Problem> {
 }
 
 /// Decides where time is moved to, and writes that down with the key of the request before anything moves.
-async fn set_target(app: &App, given: AdvanceIn, act: &Act) -> Result<Timestamp, Problem> {
+async fn set_target(app: &App, given: AdvanceIn, act: &Actor) -> Result<Timestamp, Problem> {
     let clock = clock_of(app)?;
     follow(app).await?;
     let now = clock.now();
@@ -128,7 +128,7 @@ async fn set_target(app: &App, given: AdvanceIn, act: &Act) -> Result<Timestamp,
         }
         _ => return Err(Invalid::one("by", "give either `by` or `to`").into()),
     };
-    let entry = app.engine.entry(Did::ClockAdvance, "clock", act);
+    let entry = app.engine.entry(AuditAction::ClockAdvance, "clock", act);
     let entry = entry.changed(Some(json!({"now": now.to_rfc3339()})), Some(json!({"now": target.to_rfc3339()})));
     app.engine.note(&entry.answered(json!({"target": target.to_rfc3339()}))).await?;
     Ok(target)

@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post};
 use bytes::Bytes;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Invalid, Millis, NamePatterns, Quota, Timestamp};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -195,7 +195,7 @@ async fn create(
     let terms = read_terms(&app, role, &mut given)?;
     let again = shown_again(app.clone(), id.clone(), namespace.clone());
     let here = app.clone();
-    let act = move |by: Act| make(here, given, role, namespace, terms, id, by);
+    let act = move |by: Actor| make(here, given, role, namespace, terms, id, by);
     once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
 }
 
@@ -213,7 +213,7 @@ async fn make(
     namespace: String,
     terms: Terms,
     id: String,
-    act: Act,
+    act: Actor,
 ) -> Result<Response, Problem> {
     let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
     limits.check_name("namespace", &namespace, &mut faults);
@@ -272,7 +272,7 @@ async fn rotate(
     let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), old.as_str(), key)))?;
     let again = shown_again(app.clone(), id.clone(), namespace);
     let (here, whose) = (app.clone(), caller.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let (store, now) = (&**here.engine.store(), here.engine.now());
         let most = here.engine.config().quotas.get(Quota::Keys);
         let may = |key: &auth::Key| whose.governs(key);

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::operation::{Action, Plan, StopIf, Waves};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::{Invalid, TaskId};
 use comeback_engine::{Bulk, Selection};
 use serde::Deserialize;
@@ -149,7 +149,7 @@ impl WavesIn {
 const MOST_IDS: usize = 10_000;
 
 impl BulkIn {
-    fn bulk(self, app: &App, act: Act) -> Result<Bulk, Invalid> {
+    fn bulk(self, app: &App, act: Actor) -> Result<Bulk, Invalid> {
         let to = match (self.at, self.delay) {
             (Some(_), Some(_)) => return Err(Invalid::one("delay", "give either `delay` or `at`")),
             (Some(Instant(at)), None) => Some(at),
@@ -248,7 +248,7 @@ macro_rules! turns {
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other) = (caller.namespace.clone(), caller.namespace.clone());
             let act =
-                move |by: Act| async move { Ok(Json(shape::whole(&here.engine.$command(&namespace, id, &by).await?))) };
+                move |by: Actor| async move { Ok(Json(shape::whole(&here.engine.$command(&namespace, id, &by).await?))) };
             let as_it_is = move |_| async move { Ok(Json(shape::whole(&again.engine.operation(&other, id).await?))) };
             once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+

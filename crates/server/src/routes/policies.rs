@@ -10,7 +10,9 @@ use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::Assumed;
-use comeback_core::{Did, Failure, Invalid, Millis, Policy, Quota, TaskId, Trigger, dialect, explain, forecast};
+use comeback_core::{
+    AuditAction, Failure, Invalid, Millis, Policy, Quota, TaskId, Trigger, dialect, explain, forecast,
+};
 use comeback_engine::store::{KindPolicy, StoreError};
 use comeback_engine::{Cohort, MOST_LIVES, USUAL_LIVES};
 use serde::Deserialize;
@@ -241,7 +243,7 @@ async fn bind(
     app.policies.read(&text, dialect, &limits).map_err(|faults| faults.under("policy"))?;
     let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
     let given = json!({"policy": given.policy, "dialect": dialect.word()});
-    let entry = app.engine.entry(Did::PolicyBind, &kind, &caller.act(None, None)).within(&namespace);
+    let entry = app.engine.entry(AuditAction::PolicyBind, &kind, &caller.act(None, None)).within(&namespace);
     let policy = KindPolicy { namespace, kind: kind.clone(), body: text, dialect: dialect.word().to_owned() };
     let most = app.engine.config().quotas.get(Quota::NamedPolicies);
     store.put_kind_policy(&policy, most, Some(&entry.changed(None, Some(given)))).await?;
@@ -303,7 +305,7 @@ async fn unbind(
     Path(kind): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let namespace = &caller.namespace;
-    let entry = app.engine.entry(Did::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
+    let entry = app.engine.entry(AuditAction::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
     let store = &**app.engine.store();
     // Nothing can be stored under a name that may not be given.
     if kind.contains('\0') {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_engine::schedules::Run;
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ async fn create(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
     let by = caller.act(None, None);
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let view = here.engine.create_schedule(&namespace, &name, spec, &by).await?;
         Ok(Json(shape::shown(&view)))
     };
@@ -169,7 +169,7 @@ macro_rules! acts {
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
             let act =
-                move |by: Act| async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
+                move |by: Actor| async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
             let as_it_is = move |_| async move { view(&again, &other, &called).await };
             once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
@@ -190,7 +190,7 @@ async fn trigger(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
     let by = caller.act(None, None);
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name, &by).await?)))
     };
     let made = move |kept: Option<Value>| async move {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_engine::secrets::SecretText;
 use comeback_engine::store::ListCursor;
 use comeback_engine::{Redeliver, Redelivered};
@@ -165,7 +165,7 @@ async fn create(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let (view, secret) = here.engine.create_subscription(&namespace, &id, spec, secret, &by).await?;
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
@@ -216,7 +216,7 @@ async fn rotate(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let (view, secret) = here.engine.rotate_subscription(&namespace, &id, secret, &by).await?;
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
@@ -235,7 +235,7 @@ async fn test(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         let task = here.engine.test_subscription(&namespace, &id, &by).await?;
         Ok(Json(json!({"task_id": task.to_string()})))
     };
@@ -272,7 +272,7 @@ async fn redeliver(
     let namespace = caller.namespace.clone();
     let by = caller.act(None, None);
     let act =
-        move |by: Act| async move { Ok(Json(here.engine.redeliver(&namespace, &id, what, &by).await?.to_json())) };
+        move |by: Actor| async move { Ok(Json(here.engine.redeliver(&namespace, &id, what, &by).await?.to_json())) };
     let made = |kept: Option<Value>| async { Ok(Json(kept.unwrap_or_else(|| Redelivered::default().to_json()))) };
     once.guard(&app, &caller.namespace, &body, by, act, made).await
 }

@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
-use comeback_core::transition::Act;
-use comeback_core::{Invalid, Record, Speaker, State as Ended, TaskId, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{Invalid, Record, Reporter, State as Ended, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
 use comeback_engine::{
     ActorRequest, CompleteCallback, Describe, Json as Text, ManualRetry, Moment, ReportEnd, Submit, SubmitAnswer,
@@ -460,7 +460,7 @@ async fn forecast(
 /// Who acts, and why.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Act)]
+#[schema(as = Actor)]
 struct ActIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Note>)]
@@ -525,7 +525,7 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
 }
 
 /// What is asked for, by whom, and whether under a key.
-fn deed(app: &App, act: Act, once: Once, body: &Bytes) -> Result<ActorRequest, Problem> {
+fn deed(app: &App, act: Actor, once: Once, body: &Bytes) -> Result<ActorRequest, Problem> {
     Ok(ActorRequest { act, once: once.of(app, body)? })
 }
 
@@ -662,11 +662,11 @@ impl SettleIn {
     }
 
     /// By what right somebody speaks about the run.
-    fn fence(&self) -> Speaker {
+    fn fence(&self) -> Reporter {
         match (self.run, self.attempt) {
-            (Some(run), _) => Speaker::Run(run),
-            (None, Some(attempt)) => Speaker::Attempt(attempt),
-            (None, None) => Speaker::Anyone,
+            (Some(run), _) => Reporter::Run(run),
+            (None, Some(attempt)) => Reporter::Attempt(attempt),
+            (None, None) => Reporter::Anyone,
         }
     }
 }

@@ -8,8 +8,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid};
+use comeback_core::transition::Actor;
+use comeback_core::{AuditAction, Invalid};
 use comeback_engine::store::{Drained, DrainedWorker, InstanceRow, Loop};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -203,10 +203,10 @@ async fn drain_one(
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         known(&here, &namespace, &worker).await?;
         let (store, now) = (&**here.engine.store(), here.engine.now());
-        let entry = here.engine.entry(Did::WorkerDrain, &worker, &by).within(&namespace);
+        let entry = here.engine.entry(AuditAction::WorkerDrain, &worker, &by).within(&namespace);
         let drain = DrainedWorker { namespace, name: worker.clone(), at: now, by: by.by, note: by.note };
         let drain = match store.drain_worker(&drain, MOST, now - KEPT, Some(&entry)).await? {
             Drained::Done => drain,
@@ -235,9 +235,9 @@ async fn undrain(
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
-    let act = move |by: Act| async move {
+    let act = move |by: Actor| async move {
         known(&here, &namespace, &worker).await?;
-        let entry = here.engine.entry(Did::WorkerUndrain, &worker, &by).within(&namespace);
+        let entry = here.engine.entry(AuditAction::WorkerUndrain, &worker, &by).within(&namespace);
         let store = &**here.engine.store();
         store.undrain_worker(&namespace, &worker, Some(&entry)).await?;
         here.drained.refresh(store).await?;
@@ -252,7 +252,7 @@ async fn undrain(
 }
 
 /// Who does it and why; refused where that cannot be kept.
-fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Act, Problem> {
+fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Actor, Problem> {
     let act = caller.act(None, wire::read::<DrainIn>(body)?.note);
     app.engine.config().limits.check_act(&act)?;
     Ok(act)

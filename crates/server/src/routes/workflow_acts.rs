@@ -7,9 +7,9 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::post;
 use bytes::Bytes;
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::workflow::WorkflowAct;
-use comeback_core::{Did, Invalid};
+use comeback_core::{AuditAction, Invalid};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -98,7 +98,7 @@ macro_rules! acts {
             let by = caller.act(None, given.note);
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), path.clone());
-            let act = move |by: Act| async move {
+            let act = move |by: Actor| async move {
                 let standing = here.engine.change_workflow(&namespace, &path, WorkflowAct::$what, &by).await?;
                 Ok(Json(standing_shown(&standing)))
             };
@@ -129,8 +129,8 @@ async fn rollback(
     app.catalog.read(&app.engine, &caller.namespace, &old.body).await?;
     let (here, again, whose) = (app.clone(), app.clone(), caller.clone());
     let (namespace, called) = (caller.namespace.clone(), path.clone());
-    let act = move |by: Act| async move {
-        let entry = here.engine.entry(Did::WorkflowRollback, &path, &by).within(&namespace);
+    let act = move |by: Actor| async move {
+        let entry = here.engine.entry(AuditAction::WorkflowRollback, &path, &by).within(&namespace);
         let (version, created) = put_text(&here, &old.body, entry).await?;
         Ok(Json(put_shown(&path, version, created, &[])))
     };

@@ -8,9 +8,9 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use bytes::Bytes;
 use comeback_core::workflow::WorkflowState;
-use comeback_core::{Audit, Did, Invalid, workflow};
+use comeback_core::{Audit, AuditAction, Invalid, workflow};
 use comeback_engine::flow::{WORKFLOWS, WorkflowStanding};
-use comeback_engine::store::{Document, Shelf};
+use comeback_engine::store::{Collection, Document};
 use serde_json::{Value, json};
 
 use super::{CURSOR, LIMIT, Line, Query, line};
@@ -70,8 +70,8 @@ const DIFF: &[Param] = &[
 
 type Shared = State<Arc<App>>;
 
-fn shelf(caller: &Caller) -> Shelf<'_> {
-    Shelf { namespace: &caller.namespace, shelf: WORKFLOWS }
+fn shelf(caller: &Caller) -> Collection<'_> {
+    Collection { namespace: &caller.namespace, shelf: WORKFLOWS }
 }
 
 pub fn is_path(path: &str) -> Result<(), Problem> {
@@ -107,7 +107,8 @@ async fn store(
     };
     let (source, _) = app.catalog.read(&app.engine, &caller.namespace, &text).await?;
     mask::refuse_sent_back("", &source.written_value())?;
-    let mut entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
+    let mut entry =
+        app.engine.entry(AuditAction::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
     if !warnings.is_empty() {
         entry.after = Some(json!({"warnings": warnings}));
     }
@@ -125,7 +126,8 @@ pub fn put_shown(path: &str, version: u32, created: bool, warnings: &[workflow::
 pub async fn put_text(app: &App, text: &str, entry: Audit) -> Result<(u32, bool), Problem> {
     let namespace = entry.namespace.clone().unwrap_or_default();
     let path = entry.subject.clone();
-    let (store, shelf, path) = (app.engine.store(), Shelf { namespace: &namespace, shelf: WORKFLOWS }, path.as_str());
+    let (store, shelf, path) =
+        (app.engine.store(), Collection { namespace: &namespace, shelf: WORKFLOWS }, path.as_str());
     // Somebody else may put the next version at the same moment; then ours comes after it.
     for _ in 0..10 {
         let newest = store.document(shelf, path, None).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comeback_core::TaskId;
-use comeback_core::backtest::{Arm, OfError};
+use comeback_core::backtest::{OfError, PolicyResult};
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_engine::BacktestResult;
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ pub fn shown(tested: &BacktestResult) -> Value {
     let test = &tested.test;
     let arms = [&test.recorded, &test.candidate];
     let numbers: BTreeSet<u32> = arms.iter().flat_map(|arm| arm.attempts.keys().copied()).collect();
-    let of_number = |arm: &Arm, number| {
+    let of_number = |arm: &PolicyResult, number| {
         let (tried, succeeded) = arm.attempts.get(&number).copied().unwrap_or_default();
         json!({"tried": tried, "succeeded": succeeded})
     };
     let instants: BTreeSet<_> = arms.iter().flat_map(|arm| arm.load.keys().copied()).collect();
-    let at_instant = |arm: &Arm, at| arm.load.get(&at).copied().unwrap_or(0);
+    let at_instant = |arm: &PolicyResult, at| arm.load.get(&at).copied().unwrap_or(0);
     let mut errors: Vec<(&i64, &OfError)> = test.errors.iter().collect();
     errors.sort_by_key(|(_, it)| std::cmp::Reverse(it.tasks));
     json!({
@@ -63,7 +63,7 @@ pub fn shown(tested: &BacktestResult) -> Value {
     })
 }
 
-fn arm(arm: &Arm) -> Value {
+fn arm(arm: &PolicyResult) -> Value {
     json!({
         "recovered": arm.recovered,
         "given_up": arm.gave_up,

@@ -3,7 +3,7 @@
 
 use comeback_core::account::{Credits, Terms};
 use comeback_core::budget::{Booked, Booking, Period};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 use uuid::Uuid;
@@ -39,7 +39,7 @@ async fn run(w: &World, new: NewTask) -> Claimed {
 
 async fn retry(w: &World, id: TaskId) -> Applied {
     let task = w.load(id).await.task;
-    w.apply(transition::manual_retry(&task, false, &Act::default(), w.now()).unwrap()).await
+    w.apply(transition::manual_retry(&task, false, &Actor::default(), w.now()).unwrap()).await
 }
 
 cases! { "accounts";
@@ -235,15 +235,15 @@ cases! { "accounts";
     }
 
     fn who_changes_an_account_is_written_down(w) {
-        let act = Act { by: Some("ana".into()), ..Act::default() };
-        let entry = |n: u128, did: Did| Audit::new(Uuid::from_u128(n), w.now(), did, "acme", &act).within("default");
+        let act = Actor { by: Some("ana".into()), ..Actor::default() };
+        let entry = |n: u128, did: AuditAction| Audit::new(Uuid::from_u128(n), w.now(), did, "acme", &act).within("default");
         let set = |credits: i64| AccountChange { set: Some(credits), ..AccountChange::default() };
         for (n, credits) in [(1, 5), (2, 9)] {
-            let entry = entry(n, Did::AccountPut);
+            let entry = entry(n, AuditAction::AccountPut);
             w.store.put_account("default", "acme", &set(credits), Some(&entry), w.now()).await.unwrap();
         }
-        w.store.delete_account("default", "acme", Some(&entry(3, Did::AccountDelete))).await.unwrap();
-        w.store.delete_account("default", "acme", Some(&entry(4, Did::AccountDelete))).await.unwrap();
+        w.store.delete_account("default", "acme", Some(&entry(3, AuditAction::AccountDelete))).await.unwrap();
+        w.store.delete_account("default", "acme", Some(&entry(4, AuditAction::AccountDelete))).await.unwrap();
         let acts = w.store.audit(&AuditQuery { limit: 10, ..AuditQuery::default() }).await.unwrap();
         let told = |value: &Option<serde_json::Value>| value.as_ref().map(|it| it["credits"].clone());
         let told: Vec<_> = acts.iter().map(|it| (told(&it.before), told(&it.after))).collect();

@@ -4,7 +4,7 @@
 use super::cases;
 use super::world::World;
 use crate::*;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ cases! { "apply";
             {"match": {"status": 418}, "then": "final"}, {"match": {"class": "retryable"}, "then": "retry"}]}))).await;
         let mut snapshot = w.snapshot(&claimed.stored);
         snapshot.guard.holds.push(Hold { until: w.now() + Millis(99_000), reason: "gate psp".into() });
-        let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
+        let outcome = Outcome { speaker: Reporter::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
         let change = decide::decide(&snapshot, &outcome, w.now()).unwrap();
         let expected = change.after().clone();
         assert_eq!(w.apply(change).await, Applied::Done);
@@ -139,7 +139,7 @@ cases! { "apply";
         let commits: Vec<Commit> = claimed.iter().enumerate().map(|(n, it)| match n % 3 {
             0 => w.decide(&it.stored, End::Succeeded { result: None }).into(),
             1 => w.decide(&it.stored, End::Failed(Failure::new(Trigger::Error, "x"))).into(),
-            _ => transition::cancel(&it.stored.task, Reason::Canceled, &Act::default(), w.now()).unwrap().into(),
+            _ => transition::cancel(&it.stored.task, Reason::Canceled, &Actor::default(), w.now()).unwrap().into(),
         }).collect();
         assert_eq!(w.store.apply(&commits, None, w.now()).await.unwrap(), [Applied::Done; 6]);
         for (n, it) in claimed.iter().enumerate() {
@@ -178,7 +178,7 @@ cases! { "apply";
         for _ in 0..10 {
             let claimed = w.running(w.retrying_task("a", json!({"strategy": "fixed", "delay": "1h"}))).await;
             let id = claimed.stored.task.id;
-            let cancel = transition::cancel(&claimed.stored.task, Reason::Canceled, &Act::default(), w.now()).unwrap();
+            let cancel = transition::cancel(&claimed.stored.task, Reason::Canceled, &Actor::default(), w.now()).unwrap();
             let retry = w.decide(&claimed.stored, End::Failed(Failure::new(Trigger::Error, "x")));
             let (a, b) = tokio::join!(w.apply(cancel), w.apply(retry));
             assert_eq!([a, b].iter().filter(|it| **it == Applied::Done).count(), 1);
@@ -205,7 +205,7 @@ cases! { "apply";
     /// T19: out of the dead, with the whole history kept.
     fn a_manual_retry_brings_a_dead_task_back(w) {
         let stored = dead(&w).await;
-        let act = Act { by: Some("ana".into()), note: Some("again".into()), ..Act::default() };
+        let act = Actor { by: Some("ana".into()), note: Some("again".into()), ..Actor::default() };
         w.pass(1_000);
         let change = transition::manual_retry(&stored.task, false, &act, w.now()).unwrap();
         let expected = change.after().clone();
@@ -220,7 +220,7 @@ cases! { "apply";
 
     fn of_two_manual_retries_one_wins(w) {
         let stored = dead(&w).await;
-        let change = transition::manual_retry(&stored.task, false, &Act::default(), w.now()).unwrap();
+        let change = transition::manual_retry(&stored.task, false, &Actor::default(), w.now()).unwrap();
         let (a, b) = tokio::join!(w.apply(change.clone()), w.apply(change));
         assert_eq!([a, b].iter().filter(|it| **it == Applied::Done).count(), 1);
         assert_eq!(w.claim(10).await.len(), 1);
@@ -236,7 +236,7 @@ cases! { "apply";
         other.body.dedupe_key = Some("d".into());
         let other = w.submit(vec![other]).await[0];
         let before = w.load(id).await;
-        let change = transition::manual_retry(&before.task, false, &Act::default(), w.now()).unwrap();
+        let change = transition::manual_retry(&before.task, false, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.apply(change.clone()).await, Applied::KeyTaken);
         assert_eq!(w.load(id).await, before, "nothing changed");
         w.cancel(other).await;
@@ -264,12 +264,12 @@ cases! { "apply";
         let id = claimed.stored.task.id;
         let due = w.load(id).await.task.next_retry_at;
         let task = w.load(id).await.task;
-        w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&task, &Actor::default(), w.now()).unwrap()).await;
         w.pass(60_000);
         assert_eq!(w.promote().await.count, 0, "a paused task is never promoted");
         let task = w.load(id).await.task;
         assert_eq!((task.state, task.next_retry_at), (State::Paused, due));
-        w.apply(transition::resume(&task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::resume(&task, &Actor::default(), w.now()).unwrap()).await;
         assert_eq!(w.load(id).await.task.next_retry_at, due);
         assert_eq!(w.promote().await.count, 1);
         w.check_log(id).await;
@@ -278,7 +278,7 @@ cases! { "apply";
     fn a_paused_run_can_still_succeed(w) {
         let claimed = w.running(w.new_task("a")).await;
         let id = claimed.stored.task.id;
-        w.apply(transition::pause(&claimed.stored.task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&claimed.stored.task, &Actor::default(), w.now()).unwrap()).await;
         let paused = w.load(id).await;
         assert_eq!(paused.task.lease.as_ref().map(|lease| lease.number), Some(1));
         assert_eq!(w.succeed(&paused).await, Applied::Done);
@@ -289,7 +289,7 @@ cases! { "apply";
     fn a_rescheduled_task_waits_for_its_new_time(w) {
         let id = w.submit_many("a", 1).await[0];
         let task = w.load(id).await.task;
-        w.apply(transition::reschedule(&task, w.now() + Millis(5_000), &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::reschedule(&task, w.now() + Millis(5_000), &Actor::default(), w.now()).unwrap()).await;
         assert!(w.claim(1).await.is_empty());
         assert_eq!(w.promote().await.count, 0);
         w.pass(5_000);

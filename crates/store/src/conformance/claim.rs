@@ -276,7 +276,7 @@ cases! { "claim";
     fn a_paused_task_is_not_given(w) {
         let id = w.submit_many("a", 1).await[0];
         let task = w.load(id).await.task;
-        w.apply(transition::pause(&task, &transition::Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&task, &transition::Actor::default(), w.now()).unwrap()).await;
         assert!(w.claim(10).await.is_empty());
     }
 

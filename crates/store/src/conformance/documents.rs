@@ -4,7 +4,7 @@
 use super::cases;
 use crate::*;
 
-const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: "workflows" };
+const SHELF: Collection<'static> = Collection { namespace: "default", shelf: "workflows" };
 
 cases! { "documents";
     fn a_new_version_stands_beside_the_old_one(w) {
@@ -37,8 +37,8 @@ cases! { "documents";
 
     /// Model A16.
     fn shelves_and_namespaces_do_not_meet(w) {
-        let other = Shelf { namespace: "other", ..SHELF };
-        let beside = Shelf { shelf: "rules", ..SHELF };
+        let other = Collection { namespace: "other", ..SHELF };
+        let beside = Collection { shelf: "rules", ..SHELF };
         w.store.put_document(SHELF, "a", 0, "one", None, w.now()).await.unwrap();
         assert_eq!(w.store.document(other, "a", None).await.unwrap(), None);
         assert_eq!(w.store.document(beside, "a", None).await.unwrap(), None);

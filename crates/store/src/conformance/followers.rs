@@ -6,9 +6,9 @@ use comeback_core::{Millis, State, TaskId, Timestamp};
 use super::{World, cases};
 use crate::*;
 
-fn named(w: &World, name: &str, due: Option<Timestamp>) -> Follower {
-    Follower {
-        sort: Following::Schedules,
+fn named(w: &World, name: &str, due: Option<Timestamp>) -> Resource {
+    Resource {
+        sort: ResourceKind::Schedules,
         namespace: "default".into(),
         name: name.into(),
         version: 0,
@@ -20,15 +20,15 @@ fn named(w: &World, name: &str, due: Option<Timestamp>) -> Follower {
     }
 }
 
-async fn put(w: &World, schedule: &Follower) -> Applied {
+async fn put(w: &World, schedule: &Resource) -> Applied {
     w.store.put_follower(schedule, None, None, None, w.now()).await.unwrap()
 }
 
-async fn get(w: &World, name: &str) -> Option<Follower> {
-    w.store.follower(Following::Schedules, "default", name).await.unwrap()
+async fn get(w: &World, name: &str) -> Option<Resource> {
+    w.store.follower(ResourceKind::Schedules, "default", name).await.unwrap()
 }
 
-fn names(found: Vec<Follower>) -> Vec<String> {
+fn names(found: Vec<Resource>) -> Vec<String> {
     found.into_iter().map(|it| it.name).collect()
 }
 
@@ -38,14 +38,14 @@ async fn is_there(w: &World, id: TaskId) -> bool {
 
 cases! { "followers";
     fn what_is_put_is_found(w) {
-        let new = Follower { body: r#"{"a":1}"#.into(), standing: r#"{"b":2}"#.into(), ..named(&w, "a", Some(Timestamp(7))) };
+        let new = Resource { body: r#"{"a":1}"#.into(), standing: r#"{"b":2}"#.into(), ..named(&w, "a", Some(Timestamp(7))) };
         assert_eq!(get(&w, "a").await, None);
         assert_eq!(put(&w, &new).await, Applied::Done);
         let found = get(&w, "a").await.unwrap();
-        assert_eq!(found, Follower { version: 1, ..new });
+        assert_eq!(found, Resource { version: 1, ..new });
         w.pass(5);
-        assert_eq!(put(&w, &Follower { due: None, standing: "{}".into(), ..found.clone() }).await, Applied::Done);
-        let expected = Follower { version: 2, due: None, standing: "{}".into(), updated_at: w.now(), ..found };
+        assert_eq!(put(&w, &Resource { due: None, standing: "{}".into(), ..found.clone() }).await, Applied::Done);
+        let expected = Resource { version: 2, due: None, standing: "{}".into(), updated_at: w.now(), ..found };
         assert_eq!(get(&w, "a").await, Some(expected));
     }
 
@@ -53,9 +53,9 @@ cases! { "followers";
         let new = named(&w, "a", None);
         assert_eq!(put(&w, &new).await, Applied::Done);
         assert_eq!(put(&w, &new).await, Applied::Stale, "there is one already");
-        assert_eq!(put(&w, &Follower { version: 2, ..new.clone() }).await, Applied::Stale);
-        assert_eq!(put(&w, &Follower { version: 1, ..new.clone() }).await, Applied::Done);
-        assert_eq!(put(&w, &Follower { version: 1, ..new }).await, Applied::Stale);
+        assert_eq!(put(&w, &Resource { version: 2, ..new.clone() }).await, Applied::Stale);
+        assert_eq!(put(&w, &Resource { version: 1, ..new.clone() }).await, Applied::Done);
+        assert_eq!(put(&w, &Resource { version: 1, ..new }).await, Applied::Stale);
     }
 
     /// The promise that every instant fires once stands on this.
@@ -144,28 +144,28 @@ cases! { "followers";
         put(&w, &named(&w, "a", Some(now - Millis(5)))).await;
         put(&w, &named(&w, "later", Some(now + Millis(1)))).await;
         put(&w, &named(&w, "never", None)).await;
-        put(&w, &Follower { namespace: "other".into(), ..named(&w, "c", Some(now - Millis(9))) }).await;
-        let due = async |at, limit| names(w.store.due_followers(Following::Schedules, at, limit).await.unwrap());
+        put(&w, &Resource { namespace: "other".into(), ..named(&w, "c", Some(now - Millis(9))) }).await;
+        let due = async |at, limit| names(w.store.due_followers(ResourceKind::Schedules, at, limit).await.unwrap());
         assert_eq!(due(now, 9).await, ["c", "a", "b"]);
         assert_eq!(due(now, 1).await, ["c"]);
         assert_eq!(due(now - Millis(6), 9).await, ["c"]);
         assert_eq!(w.store.next_due().await.unwrap().schedule, Some(now - Millis(9)));
-        assert_eq!(w.store.due_followers(Following::Schedules, now, 1).await.unwrap()[0].namespace, "other");
+        assert_eq!(w.store.due_followers(ResourceKind::Schedules, now, 1).await.unwrap()[0].namespace, "other");
     }
 
     /// M7: whoever reads page by page comes by everybody, whatever their times are.
     fn the_active_are_read_page_by_page_in_every_namespace(w) {
         let now = w.now();
         for (namespace, name, due) in [("b", "2", 9), ("a", "2", 0), ("b", "1", 5), ("a", "Z", 7), ("c", "1", 0)] {
-            let sort = Following::Subscriptions;
-            put(&w, &Follower { sort, namespace: namespace.into(), ..named(&w, name, Some(now + Millis(due))) }).await;
+            let sort = ResourceKind::Subscriptions;
+            put(&w, &Resource { sort, namespace: namespace.into(), ..named(&w, name, Some(now + Millis(due))) }).await;
         }
-        put(&w, &Follower { sort: Following::Subscriptions, ..named(&w, "paused", None) }).await;
+        put(&w, &Resource { sort: ResourceKind::Subscriptions, ..named(&w, "paused", None) }).await;
         put(&w, &named(&w, "another sort", Some(now))).await;
         let (mut told, mut last) = (Vec::new(), None::<(String, String)>);
         loop {
             let after = last.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
-            let page = w.store.active_followers(Following::Subscriptions, after, 2).await.unwrap();
+            let page = w.store.active_followers(ResourceKind::Subscriptions, after, 2).await.unwrap();
             let Some(end) = page.last() else { break };
             last = Some((end.namespace.clone(), end.name.clone()));
             told.extend(page.iter().map(|row| format!("{}/{}", row.namespace, row.name)));
@@ -177,21 +177,21 @@ cases! { "followers";
         for name in ["b", "a/c", "a", "Z"] {
             put(&w, &named(&w, name, None)).await;
         }
-        put(&w, &Follower { namespace: "other".into(), ..named(&w, "theirs", None) }).await;
-        let page = async |after, limit| names(w.store.followers(Following::Schedules, "default", after, limit).await.unwrap());
+        put(&w, &Resource { namespace: "other".into(), ..named(&w, "theirs", None) }).await;
+        let page = async |after, limit| names(w.store.followers(ResourceKind::Schedules, "default", after, limit).await.unwrap());
         assert_eq!(page("", 9).await, ["Z", "a", "a/c", "b"]);
         assert_eq!(page("", 2).await, ["Z", "a"]);
         assert_eq!(page("a", 9).await, ["a/c", "b"]);
-        assert!(w.store.followers(Following::Schedules, "nobody's", "", 9).await.unwrap().is_empty());
-        assert_eq!(w.store.follower(Following::Schedules, "other", "a").await.unwrap(), None);
+        assert!(w.store.followers(ResourceKind::Schedules, "nobody's", "", 9).await.unwrap().is_empty());
+        assert_eq!(w.store.follower(ResourceKind::Schedules, "other", "a").await.unwrap(), None);
     }
 
     fn what_is_deleted_fires_no_more(w) {
         put(&w, &named(&w, "a", Some(w.now()))).await;
         let seen = get(&w, "a").await.unwrap();
-        assert!(!w.store.delete_follower(Following::Schedules, "other", "a", None).await.unwrap());
-        assert!(w.store.delete_follower(Following::Schedules, "default", "a", None).await.unwrap());
-        assert!(!w.store.delete_follower(Following::Schedules, "default", "a", None).await.unwrap());
+        assert!(!w.store.delete_follower(ResourceKind::Schedules, "other", "a", None).await.unwrap());
+        assert!(w.store.delete_follower(ResourceKind::Schedules, "default", "a", None).await.unwrap());
+        assert!(!w.store.delete_follower(ResourceKind::Schedules, "default", "a", None).await.unwrap());
         assert_eq!(put(&w, &seen).await, Applied::Stale);
         assert_eq!(get(&w, "a").await, None);
         assert_eq!(w.store.next_due().await.unwrap().schedule, None);
@@ -199,14 +199,14 @@ cases! { "followers";
 
     /// Subscriptions and alerts stand on the same promise as schedules.
     fn every_sort_moves_with_what_it_starts_and_meets_no_other(w) {
-        for sort in Following::ALL {
-            let named = Follower { sort, ..named(&w, "same", Some(w.now())) };
+        for sort in ResourceKind::ALL {
+            let named = Resource { sort, ..named(&w, "same", Some(w.now())) };
             assert_eq!(put(&w, &named).await, Applied::Done, "{sort:?}: names of different sorts do not meet");
             let seen = w.store.follower(sort, "default", "same").await.unwrap().unwrap();
-            assert_eq!(seen, Follower { version: 1, ..named });
+            assert_eq!(seen, Resource { version: 1, ..named });
             let task = w.new_task("t");
             let id = task.task.id;
-            let moved = Follower { standing: r#"{"n":1}"#.into(), ..seen.clone() };
+            let moved = Resource { standing: r#"{"n":1}"#.into(), ..seen.clone() };
             let start = w.submission(vec![task]);
             assert_eq!(w.store.put_follower(&moved, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
             assert!(is_there(&w, id).await);
@@ -217,7 +217,7 @@ cases! { "followers";
             assert_eq!(names(w.store.due_followers(sort, w.now(), 9).await.unwrap()), ["same"]);
         }
         assert_eq!(w.store.next_due().await.unwrap().alert, Some(w.now()));
-        for sort in Following::ALL {
+        for sort in ResourceKind::ALL {
             assert!(w.store.delete_follower(sort, "default", "same", None).await.unwrap());
             assert_eq!(w.store.follower(sort, "default", "same").await.unwrap(), None);
         }

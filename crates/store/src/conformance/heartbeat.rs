@@ -4,7 +4,7 @@
 use super::cases;
 use super::world::World;
 use crate::*;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -54,7 +54,7 @@ cases! { "heartbeat";
         let (from, step) = (w.now(), 14 * 86_400_000);
         let stays = w.load(long).await;
         for first in [1, 0] {
-            assert_eq!(w.store.outlast(from, from + Millis(step)).await.unwrap(), first, "once is enough");
+            assert_eq!(w.store.extend_leases(from, from + Millis(step)).await.unwrap(), first, "once is enough");
         }
         w.pass(step);
         let after = w.load(held.id).await.task;
@@ -127,7 +127,7 @@ cases! { "heartbeat";
             new.task.attempt_deadline = deadline.map(Millis);
             let claimed = w.running(new).await;
             let (id, start) = (claimed.stored.task.id, w.now());
-            w.apply(transition::pause(&claimed.stored.task, &Act::default(), w.now()).unwrap()).await;
+            w.apply(transition::pause(&claimed.stored.task, &Actor::default(), w.now()).unwrap()).await;
             w.pass(8_000);
             assert!(matches!(beat(&w, id, 1, 60_000).await, BeatAnswer::Extended(_)));
             let task = w.load(id).await.task;
@@ -171,11 +171,11 @@ cases! { "heartbeat";
 
     fn an_expired_lease_of_a_paused_run_is_found_too(w) {
         let claimed = w.running(w.retrying_task("a", json!({}))).await;
-        w.apply(transition::pause(&claimed.stored.task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&claimed.stored.task, &Actor::default(), w.now()).unwrap()).await;
         w.pass(60_000);
         let due = w.store.due(Due::Leases, w.now(), 10).await.unwrap();
         assert_eq!(due.len(), 1);
-        let outcome = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
         let change = decide::decide(&w.snapshot(&due[0]), &outcome, w.now()).unwrap();
         assert_eq!(w.apply(change).await, Applied::Done);
         let task = w.load(claimed.stored.task.id).await.task;
@@ -208,7 +208,7 @@ cases! { "heartbeat";
         let pending = w.submit(vec![with_deadline(false)]).await[0];
         let paused = w.submit(vec![with_deadline(false)]).await[0];
         let task = w.load(paused).await.task;
-        w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&task, &Actor::default(), w.now()).unwrap()).await;
         let mut waiting = w.delayed_task("a", 90_000);
         waiting.task.expires_at = Some(w.now() + Millis(10_000));
         let waiting = w.submit(vec![waiting]).await[0];

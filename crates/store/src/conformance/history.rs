@@ -3,7 +3,7 @@
 
 use super::cases;
 use crate::*;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -117,7 +117,7 @@ cases! { "history";
     fn an_act_tells_who_and_why(w) {
         let id = w.submit_many("a", 1).await[0];
         let task = w.load(id).await.task;
-        let act = Act { by: Some("ana".into()), note: Some("maintenance".into()), ..Act::default() };
+        let act = Actor { by: Some("ana".into()), note: Some("maintenance".into()), ..Actor::default() };
         w.apply(transition::pause(&task, &act, w.now()).unwrap()).await;
         let event = w.events(id).await.pop().unwrap();
         assert_eq!(event.data, json!({"from": "pending", "note": "maintenance", "by": "ana"}));
@@ -126,10 +126,10 @@ cases! { "history";
     fn pausing_a_run_writes_its_start_first(w) {
         let claimed = w.running(w.new_task("a")).await;
         let id = claimed.stored.task.id;
-        w.apply(transition::pause(&claimed.stored.task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&claimed.stored.task, &Actor::default(), w.now()).unwrap()).await;
         assert_eq!(w.kinds(id).await[2..], ["attempt.started", "task.paused"]);
         let paused = w.load(id).await;
-        w.apply(transition::resume(&paused.task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::resume(&paused.task, &Actor::default(), w.now()).unwrap()).await;
         let resumed = w.load(id).await;
         w.succeed(&resumed).await;
         assert_eq!(w.kinds(id).await[4..], ["task.resumed", "attempt.succeeded", "task.succeeded"]);

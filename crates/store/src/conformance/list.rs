@@ -9,7 +9,7 @@ use super::world::World;
 use crate::ListQuery;
 use crate::*;
 use comeback_core::filter::{Filter, Sort, fingerprint_to_hex};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -53,7 +53,7 @@ async fn zoo(w: &World) -> Zoo {
     w.cancel(canceled).await;
     let paused = w.submit_many("other", 1).await[0];
     let task = w.load(paused).await.task;
-    w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
+    w.apply(transition::pause(&task, &Actor::default(), w.now()).unwrap()).await;
     let delayed = w.submit(vec![w.delayed_task("late.task", 60_000)]).await[0];
     let pending = w.submit_many("new.task", 1).await[0];
     Zoo { pending, delayed, running, retrying, paused, succeeded, recovered, failed, dead, canceled }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cases;
 use super::world::World;
 use crate::*;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 use uuid::Uuid;
@@ -16,15 +16,15 @@ fn key(name: &str, digest: u8) -> Idempotency {
 }
 
 async fn cancel(w: &World, id: TaskId, key: &Idempotency) -> Applied {
-    let change = transition::cancel(&w.load(id).await.task, Reason::Canceled, &Act::default(), w.now()).unwrap();
+    let change = transition::cancel(&w.load(id).await.task, Reason::Canceled, &Actor::default(), w.now()).unwrap();
     w.store.apply_once("default", key, Some(&change.into()), w.now()).await.unwrap()
 }
 
 /// A line of the audit under a key, and the answer that is kept with it.
 fn line(w: &World, number: u128, key: Idempotency, answer: serde_json::Value) -> Audit {
     let once = Some(Arc::new(ActKey { namespace: "default".into(), key }));
-    let act = Act { once, ..Act::default() };
-    Audit::new(Uuid::from_u128(number), w.now(), Did::LoopPause, "reap", &act).answered(answer)
+    let act = Actor { once, ..Actor::default() };
+    Audit::new(Uuid::from_u128(number), w.now(), AuditAction::LoopPause, "reap", &act).answered(answer)
 }
 
 async fn lines(w: &World) -> usize {
@@ -57,7 +57,7 @@ cases! { "once";
     }
 
     fn an_act_that_wrote_nothing_leaves_its_key_free(w) {
-        let shelf = Shelf { namespace: "default", shelf: "workflow" };
+        let shelf = Collection { namespace: "default", shelf: "workflow" };
         let entry = line(&w, 1, key("k", 1), json!({}));
         assert!(!w.store.put_document(shelf, "a", 7, "text", Some(&entry), w.now()).await.unwrap());
         assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), None);
@@ -92,7 +92,7 @@ cases! { "once";
         let id = w.submit_many("a", 1).await[0];
         let old = w.load(id).await.task;
         w.claim(1).await;
-        let change = transition::pause(&old, &Act::default(), w.now()).unwrap();
+        let change = transition::pause(&old, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.store.apply_once("default", &key("k", 1), Some(&change.into()), w.now()).await.unwrap(), Applied::Stale);
         assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), None);
         assert_eq!(cancel(&w, id, &key("k", 1)).await, Applied::Done);
@@ -103,7 +103,7 @@ cases! { "once";
         for expected in [Applied::Done, Applied::Used(Used::ForThis)] {
             let mut working = w.working(execution).await;
             if expected == Applied::Done {
-                working.cancel(Reason::ExecutionCanceled, &Act::default(), w.now()).unwrap();
+                working.cancel(Reason::ExecutionCanceled, &Actor::default(), w.now()).unwrap();
             }
             let commit = working.into_commit();
             assert_eq!(w.store.apply_once("default", &key("k", 1), Some(&commit), w.now()).await.unwrap(), expected);

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use comeback_core::filter::Filter;
-use comeback_core::operation::{Mark, OperationState, Was};
-use comeback_core::transition::{self, Act};
+use comeback_core::operation::{Mark, OperationState, UndoSnapshot};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use uuid::Uuid;
 
@@ -53,8 +53,8 @@ async fn failed(w: &World, kind: &str) -> TaskId {
 /// A retry as an operation makes it.
 async fn retry(w: &World, operation: Uuid, task: TaskId) -> Commit {
     let before = w.load(task).await.task;
-    let mut commit: Commit = transition::manual_retry(&before, false, &Act::default(), w.now()).unwrap().into();
-    commit.marks.push(Mark { operation, task, was: Some(Was::of(&before)) });
+    let mut commit: Commit = transition::manual_retry(&before, false, &Actor::default(), w.now()).unwrap().into();
+    commit.marks.push(Mark { operation, task, was: Some(UndoSnapshot::of(&before)) });
     commit
 }
 
@@ -123,7 +123,7 @@ cases! { "operations";
         assert_eq!(apply(&w, &both).await, [Applied::Used(Used::ForThis), Applied::Done], "one bad item fails no other");
         let marks = w.store.marks(operation.id, &[a, b, w.id()]).await.unwrap();
         assert_eq!(marks.len(), 2);
-        let was: Was = serde_json::from_str(&marks[&a].was).unwrap();
+        let was: UndoSnapshot = serde_json::from_str(&marks[&a].was).unwrap();
         assert_eq!((was.state, was.cycle, marks[&a].undone), (State::Failed, 0, false));
         assert_eq!((w.load(a).await.task.cycle, w.load(b).await.task.cycle), (1, 1));
         // Whoever dies before it is noted down has done it all the same.
@@ -137,7 +137,7 @@ cases! { "operations";
         let (a, b) = (failed(&w, "a").await, failed(&w, "b").await);
         let operation = start(&w, &[a, b]).await;
         let (late, fine) = (retry(&w, operation.id, a).await, retry(&w, operation.id, b).await);
-        let by_hand = transition::manual_retry(&w.load(a).await.task, false, &Act::default(), w.now()).unwrap();
+        let by_hand = transition::manual_retry(&w.load(a).await.task, false, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.apply(by_hand).await, Applied::Done);
         assert_eq!(apply(&w, &[late, fine]).await, [Applied::Stale, Applied::Done]);
         let marks = w.store.marks(operation.id, &[a, b]).await.unwrap();
@@ -165,8 +165,8 @@ cases! { "operations";
         assert_eq!(apply(&w, &[done]).await, [Applied::Done]);
         let back = || async {
             let (task, marks) = (w.load(a).await.task, w.store.marks(operation.id, &[a]).await.unwrap());
-            let was: Was = serde_json::from_str(&marks[&a].was).unwrap();
-            let mut commit: Commit = transition::undo_retry(&task, &was, &Act::default(), w.now()).unwrap().into();
+            let was: UndoSnapshot = serde_json::from_str(&marks[&a].was).unwrap();
+            let mut commit: Commit = transition::undo_retry(&task, &was, &Actor::default(), w.now()).unwrap().into();
             commit.marks.push(Mark { operation: operation.id, task: a, was: None });
             commit
         };

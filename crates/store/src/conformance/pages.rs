@@ -7,7 +7,7 @@ use crate::ListQuery;
 use crate::query::FEW;
 use crate::*;
 use comeback_core::filter::{Sort, Subject};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ async fn crowd(w: &World) {
     w.submit_one(submission).await;
     let mut working = w.working(id).await;
     let paused = working.execution().pause(w.now()).unwrap();
-    working.set_paused(paused, &Act::default(), w.now());
+    working.set_paused(paused, &Actor::default(), w.now());
     assert_eq!(w.apply(working.into_commit()).await, Applied::Done);
     let alone = w.submit_many("other", 2).await;
     w.cancel(alone[0]).await;
     let task = w.load(alone[1]).await.task;
-    w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
+    w.apply(transition::pause(&task, &Actor::default(), w.now()).unwrap()).await;
     w.submit((0..6).map(|n| w.delayed_task("late", 60_000 + n * 1_000)).collect()).await;
     for _ in 0..6 {
         let mut foreign = w.new_task("other");

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use comeback_core::payload::{NewPayload, OldPayload, version_of_run};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 
 use super::{World, cases};
@@ -23,7 +23,7 @@ fn edit(task: &Task, edited: u32, payload: &str, now: Timestamp) -> NewPayload {
 
 async fn retry_with(w: &World, id: TaskId, edited: u32, payload: &str) -> Applied {
     let task = w.load(id).await.task;
-    let mut commit: Commit = transition::manual_retry(&task, false, &Act::default(), w.now()).unwrap().into();
+    let mut commit: Commit = transition::manual_retry(&task, false, &Actor::default(), w.now()).unwrap().into();
     commit.payloads.push(edit(&task, edited, payload, w.now()));
     w.apply(commit).await
 }
@@ -71,9 +71,9 @@ cases! { "payloads";
     fn an_edit_whose_task_has_moved_on_is_not_stored(w) {
         let id = dead(&w).await;
         let task = w.load(id).await.task;
-        let mut late: Commit = transition::manual_retry(&task, false, &Act::default(), w.now()).unwrap().into();
+        let mut late: Commit = transition::manual_retry(&task, false, &Actor::default(), w.now()).unwrap().into();
         late.payloads.push(edit(&task, 1, r#"{"a":9}"#, w.now()));
-        let first = transition::manual_retry(&task, false, &Act::default(), w.now()).unwrap();
+        let first = transition::manual_retry(&task, false, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.apply(first).await, Applied::Done);
         assert_eq!(w.apply(late).await, Applied::Stale);
         assert_eq!(payload(&w, id).await, (r#"{"a":1}"#.into(), 1));
@@ -86,7 +86,7 @@ cases! { "payloads";
             let mut callers = tokio::task::JoinSet::new();
             for n in 0..4 {
                 let mut commit: Commit =
-                    transition::manual_retry(&task, false, &Act::default(), w.now()).unwrap().into();
+                    transition::manual_retry(&task, false, &Actor::default(), w.now()).unwrap().into();
                 commit.payloads.push(edit(&task, 1, &format!(r#"{{"by":{n}}}"#), w.now()));
                 let w = w.clone();
                 callers.spawn(async move { w.apply(commit).await });

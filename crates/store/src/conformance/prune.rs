@@ -3,7 +3,7 @@
 
 use super::cases;
 use crate::*;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::json;
 
@@ -39,7 +39,7 @@ cases! { "prune";
         let pending = w.submit_many("a", 1).await[0];
         let paused = w.submit_many("a", 1).await[0];
         let task = w.load(paused).await.task;
-        w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&task, &Actor::default(), w.now()).unwrap()).await;
         w.pass(86_400_000 * 200);
         assert_eq!(w.store.prune(w.now(), 1_000).await.unwrap().tasks, 0);
         for id in [running, claimed.stored.task.id, delayed, pending, paused] {
@@ -130,7 +130,7 @@ cases! { "prune";
         w.pass(1_000);
         let limit = w.now();
         let dead = w.load(id).await.task;
-        w.apply(transition::manual_retry(&dead, false, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::manual_retry(&dead, false, &Actor::default(), w.now()).unwrap()).await;
         assert_eq!(w.store.prune(limit, 100).await.unwrap().tasks, 0, "it is open again");
         let claimed = w.claim(1).await.remove(0);
         w.pass(1_000);

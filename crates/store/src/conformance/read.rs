@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cases;
 use crate::{OpenWork, Overdue};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::*;
 use serde_json::json;
 
@@ -116,7 +116,7 @@ cases! { "read";
         w.submit_many("a", 2).await;
         assert!(w.store.counts("default", w.now()).await.unwrap().held.is_empty());
         let paused = w.load(w.submit(vec![w.new_task("c")]).await[0]).await.task;
-        w.apply(transition::pause(&paused, &Act::default(), w.now()).unwrap()).await;
+        w.apply(transition::pause(&paused, &Actor::default(), w.now()).unwrap()).await;
         w.fail_held(&again(9).await.stored, 99_000).await;
         let counts = w.store.counts("default", w.now()).await.unwrap();
         assert_eq!(counts.held, [(State::Paused, 1), (State::RetryPending, 1)].into());
@@ -143,7 +143,7 @@ cases! { "read";
             next: Some(w.now() + Millis(22_000)), ..first
         };
         assert_eq!(w.store.open_work(w.now()).await.unwrap(), later);
-        let paused = transition::pause(&w.load(retrying.stored.task.id).await.task, &Act::default(), w.now()).unwrap();
+        let paused = transition::pause(&w.load(retrying.stored.task.id).await.task, &Actor::default(), w.now()).unwrap();
         w.apply(paused).await;
         let now = w.store.open_work(w.now()).await.unwrap();
         assert_eq!((now.retries.count, now.paused), (0, 1));

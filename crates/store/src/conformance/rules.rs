@@ -8,7 +8,7 @@ use super::cases;
 use super::world::World;
 use crate::*;
 use comeback_core::admission::{Key, Rule};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use serde_json::{Value, json};
 
@@ -106,8 +106,8 @@ cases! { "rules";
 
     fn what_a_schedule_starts_falls_under_the_rules(w) {
         w.rule(json!({"name": "r", "match": {"kind": "a"}, "max_running": 1})).await;
-        let schedule = Follower {
-            sort: Following::Schedules,
+        let schedule = Resource {
+            sort: ResourceKind::Schedules,
             namespace: "default".into(),
             name: "s".into(),
             version: 0,
@@ -305,7 +305,7 @@ cases! { "rules";
         w.rule(json!({"name": "r", "max_running": 1})).await;
         let tasks = w.submit_many("a", 2).await;
         w.claim(1).await;
-        let paused = transition::pause(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
+        let paused = transition::pause(&w.load(tasks[0]).await.task, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.apply(paused).await, Applied::Done);
         assert_eq!(ids(&w.claim(10).await), [tasks[1]]);
     }
@@ -315,10 +315,10 @@ cases! { "rules";
         w.rule(json!({"name": "r", "max_running": 1})).await;
         let tasks = w.submit_many("a", 3).await;
         w.claim(1).await;
-        let paused = transition::pause(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
+        let paused = transition::pause(&w.load(tasks[0]).await.task, &Actor::default(), w.now()).unwrap();
         w.apply(paused).await;
         let second = w.claim(10).await;
-        let resumed = transition::resume(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
+        let resumed = transition::resume(&w.load(tasks[0]).await.task, &Actor::default(), w.now()).unwrap();
         assert_eq!(resumed.after().state, State::Running, "its lease is alive");
         assert_eq!(w.apply(resumed).await, Applied::Done);
         assert_eq!(w.running_under("r").await, [("r".to_owned(), 2)]);
@@ -386,7 +386,7 @@ cases! { "rules";
         w.rule(json!({"name": "r", "match": {"labels": {"x": "y"}}, "max_running": 0})).await;
         w.rule(json!({"name": "s", "match": {"kind": "a"}, "max_running": 0})).await;
         let task = w.load(ended.stored.task.id).await.task;
-        let again = transition::manual_retry(&task, true, &Act::default(), w.now()).unwrap();
+        let again = transition::manual_retry(&task, true, &Actor::default(), w.now()).unwrap();
         assert_eq!(w.apply(again).await, Applied::Done);
         assert_eq!(w.state(task.id).await, State::Pending);
         assert_eq!(w.claim(10).await.len(), 0);

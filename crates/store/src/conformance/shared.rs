@@ -1,8 +1,8 @@
 //! Rows that instances share: keys, policies of kinds, drained workers, workers, instances.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Millis, Quota, Timestamp};
+use comeback_core::transition::Actor;
+use comeback_core::{Audit, AuditAction, Millis, Quota, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -28,8 +28,8 @@ fn policy(namespace: &str, kind: &str, body: &str) -> KindPolicy {
     KindPolicy { namespace: namespace.into(), kind: kind.into(), body: body.into(), dialect: "native".into() }
 }
 
-fn entry(w: &World, number: u128, did: Did, subject: &str) -> Audit {
-    let act = Act { by: Some("ana".into()), key_id: Some("k1".into()), ..Act::default() };
+fn entry(w: &World, number: u128, did: AuditAction, subject: &str) -> Audit {
+    let act = Actor { by: Some("ana".into()), key_id: Some("k1".into()), ..Actor::default() };
     Audit::new(Uuid::from_u128(number), w.now(), did, subject, &act).within("red")
 }
 
@@ -49,7 +49,7 @@ cases! { "shared";
     fn a_key_is_read_back_as_it_was_stored(w) {
         let full = ApiKey { expires_at: Some(w.now() + Millis(5)), ..key(&w, "k1", "red", Some("ci")) };
         let before = w.store.change_numbers().await.unwrap().keys;
-        assert_eq!(w.store.create_key(&full, 10, Some(&entry(&w, 1, Did::KeyCreate, "k1")), w.now()).await.unwrap(), KeyPut::Done);
+        assert_eq!(w.store.create_key(&full, 10, Some(&entry(&w, 1, AuditAction::KeyCreate, "k1")), w.now()).await.unwrap(), KeyPut::Done);
         assert_eq!(w.store.api_keys(before.last).await.unwrap(), std::slice::from_ref(&full));
         let after = w.store.change_numbers().await.unwrap().keys;
         assert!(after.last > before.last && after.removed == before.removed, "{before:?} {after:?}");
@@ -64,7 +64,7 @@ cases! { "shared";
         let first = key(&w, "k1", "*", None);
         create(&w, &first, 10).await.unwrap();
         let other = ApiKey { hash: "another".into(), ..key(&w, "k1", "red", None) };
-        let refused = w.store.create_key(&other, 10, Some(&entry(&w, 1, Did::KeyCreate, "k1")), w.now()).await.unwrap();
+        let refused = w.store.create_key(&other, 10, Some(&entry(&w, 1, AuditAction::KeyCreate, "k1")), w.now()).await.unwrap();
         assert_eq!(refused, KeyPut::Exists);
         assert_eq!(w.store.list_keys(None).await.unwrap(), [first]);
         assert_eq!(acts(&w).await, [], "what was not done is not written down");
@@ -113,7 +113,7 @@ cases! { "shared";
         create(&w, &key(&w, "k1", "red", Some("ci")), 10).await.unwrap();
         let new = key(&w, "k2", "red", Some("ci"));
         let ends = w.now() + Millis(1_000);
-        let audit = entry(&w, 1, Did::KeyRotate, "k1");
+        let audit = entry(&w, 1, AuditAction::KeyRotate, "k1");
         assert_eq!(w.store.rotate_key("k1", ends, &new, 10, Some(&audit), w.now()).await.unwrap(), KeyPut::Done);
         let keys = w.store.list_keys(Some("red")).await.unwrap();
         let old = keys.iter().find(|key| key.id == "k1").unwrap();
@@ -136,7 +136,7 @@ cases! { "shared";
     fn the_policy_of_a_kind_is_one_row_and_limited_by_namespace(w) {
         let start = w.store.change_numbers().await.unwrap().policies;
         for (kind, body) in [("a", "1"), ("b", "2"), ("a", "3")] {
-            let audit = entry(&w, w.now().0 as u128 + body.parse::<u128>().unwrap(), Did::PolicyBind, kind);
+            let audit = entry(&w, w.now().0 as u128 + body.parse::<u128>().unwrap(), AuditAction::PolicyBind, kind);
             w.store.put_kind_policy(&policy("red", kind, body), 2, Some(&audit)).await.unwrap();
         }
         let refused = w.store.put_kind_policy(&policy("red", "c", "4"), 2, None).await.unwrap_err();
@@ -162,7 +162,7 @@ cases! { "shared";
             namespace: "red".into(), name: name.into(), at: Timestamp(at), by: None, note: Some("why".into()),
         };
         let drain = async |name: &str, at: i64, old: i64| {
-            let audit = entry(&w, at as u128, Did::WorkerDrain, name);
+            let audit = entry(&w, at as u128, AuditAction::WorkerDrain, name);
             w.store.drain_worker(&worker(name, at), 2, Timestamp(old), Some(&audit)).await.unwrap()
         };
         assert_eq!(drain("a", 1, 0).await, Drained::Done);

@@ -8,7 +8,7 @@ use comeback_core::audit::Audit;
 use comeback_core::error_group::{Deed, Group, Standing};
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::stats::{Cell, Dimension, Fact, Fold, Measure, QUARTER, Sums};
-use comeback_core::transition::Act;
+use comeback_core::transition::Actor;
 use comeback_core::*;
 use serde_json::{Value, json};
 
@@ -119,8 +119,8 @@ impl World {
     }
 
     async fn deed(&self, fingerprint: i64, deed: Deed, note: &str) -> Option<Group> {
-        let act = Act { by: Some("ann".into()), note: Some(note.into()), ..Act::default() };
-        let audit = Audit::new(self.id().0, self.now(), Did::ErrorResolve, "x", &act).within("default");
+        let act = Actor { by: Some("ann".into()), note: Some(note.into()), ..Actor::default() };
+        let audit = Audit::new(self.id().0, self.now(), AuditAction::ErrorResolve, "x", &act).within("default");
         self.store.put_group("default", fingerprint, &deed, &audit, self.now()).await.unwrap()
     }
 }
@@ -301,7 +301,7 @@ cases! { "stats";
         let all = groups().await;
         assert!(all.len() > 2, "{all:?}");
         let (first, last) = (all[0], all[all.len() - 1]);
-        let entry = Audit::new(w.id().0, w.now(), Did::ErrorClassify, fingerprint_to_hex(last), &Act::default());
+        let entry = Audit::new(w.id().0, w.now(), AuditAction::ErrorClassify, fingerprint_to_hex(last), &Actor::default());
         w.store.put_group("default", last, &Deed::Reclassify(Some(Class::Final)), &entry, w.now()).await.unwrap();
         while w.store.tidy_sums(w.now(), 100, 1).await.unwrap() {}
         assert_eq!(groups().await, [first, last]);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::replay::{Replayed, replay};
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Actor};
 use comeback_core::*;
 use comeback_core::{decide, dialect, guard};
 use serde_json::Value;
@@ -147,7 +147,7 @@ impl World {
     }
 
     pub fn decide(&self, stored: &Stored, end: End) -> Transition {
-        let speaker = Speaker::Lease(stored.task.lease_number);
+        let speaker = Reporter::Lease(stored.task.lease_number);
         decide::decide(&self.snapshot(stored), &Outcome { speaker, end }, self.now()).unwrap()
     }
 
@@ -172,13 +172,13 @@ impl World {
         let mut snapshot = self.snapshot(stored);
         snapshot.guard.holds.push(Hold { until: self.now() + Millis(ms), reason: "gate psp".into() });
         let end = End::Failed(Failure::new(Trigger::Error, "held"));
-        let outcome = Outcome { speaker: Speaker::Lease(stored.task.lease_number), end };
+        let outcome = Outcome { speaker: Reporter::Lease(stored.task.lease_number), end };
         self.apply(decide::decide(&snapshot, &outcome, self.now()).unwrap()).await
     }
 
     pub async fn cancel(&self, id: TaskId) -> Applied {
         let task = self.load(id).await.task;
-        self.apply(transition::cancel(&task, Reason::Canceled, &Act::default(), self.now()).unwrap()).await
+        self.apply(transition::cancel(&task, Reason::Canceled, &Actor::default(), self.now()).unwrap()).await
     }
 
     pub async fn promote(&self) -> Promoted {
@@ -304,7 +304,7 @@ impl World {
     pub async fn cancel_in(&self, id: ExecutionId, task: TaskId) -> Applied {
         let mut working = self.working(id).await;
         let task = self.load(task).await.task;
-        let change = transition::cancel(&task, Reason::Canceled, &transition::Act::default(), self.now()).unwrap();
+        let change = transition::cancel(&task, Reason::Canceled, &transition::Actor::default(), self.now()).unwrap();
         working.apply(change, self.now()).unwrap();
         self.apply(working.into_commit()).await
     }

@@ -12,7 +12,7 @@ use comeback_core::{EventKind, ExecutionState, Lane, Record, State, Timestamp, t
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, lock_log_order, update_open, write_executions, write_feed};
 use super::control::{is_paused, unless_paused};
 use super::rows::Reader;
 use super::{PostgresStore, learn, rules};
@@ -456,7 +456,7 @@ pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Only what has not moved since it was looked at: by now this transaction has its number, and what somebody else told of a task
-/// meanwhile would come after what is told of it here (see `take_turns`). Said so that the index of all that are ready is no way to
+/// meanwhile would come after what is told of it here (see `lock_log_order`). Said so that the index of all that are ready is no way to
 /// them: on a guess the planner reads all of it for each.
 pub static LOCK: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -523,7 +523,7 @@ pub async fn lease_picked(
     let mut executions: Vec<Uuid> = picked.iter().filter_map(|it| it.execution).collect();
     executions.sort_unstable();
     executions.dedup();
-    take_turns(&tx, &executions).await?;
+    lock_log_order(&tx, &executions).await?;
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
     let rows = tx.query(&statement, &[&ids, &versions]).await?;

@@ -5,7 +5,7 @@ use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, audit};
-use crate::{Document, DocumentStore, Shelf, StoreError, sql};
+use crate::{Collection, Document, DocumentStore, StoreError, sql};
 
 const WHAT: &str = sql::resources::DOCUMENTS.postgres;
 
@@ -22,7 +22,7 @@ fn read(row: &Row) -> Document {
 async fn list(
     store: &PostgresStore,
     sql: &str,
-    at: Shelf<'_>,
+    at: Collection<'_>,
     name: &str,
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
@@ -32,7 +32,12 @@ async fn list(
 
 #[async_trait]
 impl DocumentStore for PostgresStore {
-    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+    async fn document(
+        &self,
+        at: Collection<'_>,
+        name: &str,
+        version: Option<u32>,
+    ) -> Result<Option<Document>, StoreError> {
         let sql =
             format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
         let version = version.map(u32::cast_signed);
@@ -40,7 +45,7 @@ impl DocumentStore for PostgresStore {
         Ok(row.as_ref().map(read))
     }
 
-    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+    async fn documents(&self, at: Collection<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
         let sql = format!(
             "{WHAT} and d.name collate \"C\" > $3 and d.version = (select max(version) from document l
                where (l.namespace, l.shelf, l.name) = (d.namespace, d.shelf, d.name)) order by d.name collate \"C\" limit $4"
@@ -48,14 +53,14 @@ impl DocumentStore for PostgresStore {
         list(self, &sql, at, after, limit).await
     }
 
-    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+    async fn versions(&self, at: Collection<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
         list(self, &format!("{WHAT} and d.name = $3 order by d.version desc limit $4"), at, name, limit).await
     }
 
     /// Two who write the same version: the key lets one of them through.
     async fn put_document(
         &self,
-        at: Shelf<'_>,
+        at: Collection<'_>,
         name: &str,
         known: u32,
         body: &str,
@@ -80,7 +85,7 @@ impl DocumentStore for PostgresStore {
         Ok(written == 1)
     }
 
-    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+    async fn delete_document(&self, at: Collection<'_>, name: &str) -> Result<bool, StoreError> {
         let client = self.writer().await?;
         let sql = "delete from document d using namespace n
                    where n.id = d.namespace and n.name = $1 and d.shelf = $2 and d.name = $3";

@@ -65,7 +65,7 @@ const OUTLAST: &str =
        timeout_at = case when o.timeout_at > $1 then o.timeout_at + ($2 - $1) else o.timeout_at end
      from l where o.id = l.id and o.lease_expires > $1 and o.lease_expires <= $2";
 
-pub async fn outlast(store: &PostgresStore, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+pub async fn extend_leases(store: &PostgresStore, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
     let client = store.writer().await?;
     let statement = client.prepare_cached(OUTLAST).await?;
     Ok(client.execute(&statement, &[&from.0, &to.0]).await?)

@@ -8,7 +8,7 @@ use deadpool_postgres::{GenericClient, Pool, Transaction};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, rules};
-use crate::dictionary::{Dictionary, Learning, LimitsText, News, PolicyText};
+use crate::dictionary::{Dictionary, Learning, LimitsText, NewEntries, PolicyText};
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::rules::RULED_FROM;
 use crate::{StoreError, Stored, sql};
@@ -130,7 +130,7 @@ pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
 }
 
 /// Gives numbers to what is new before anything refers to it, if the quotas of those who bring it allow it: to all of it or to none.
-pub async fn learn(store: &PostgresStore, news: Option<News>) -> Result<(), StoreError> {
+pub async fn learn(store: &PostgresStore, news: Option<NewEntries>) -> Result<(), StoreError> {
     let Some(news) = news else { return Ok(()) };
     // One after the other: what is counted here is not counted by somebody else in this process at the same time.
     let _turn = store.learning.lock().await;
@@ -139,14 +139,14 @@ pub async fn learn(store: &PostgresStore, news: Option<News>) -> Result<(), Stor
 }
 
 /// The same without quotas, for what tasks need that are there already.
-pub async fn learn_anyway(store: &PostgresStore, news: Option<News>) -> Result<(), StoreError> {
+pub async fn learn_anyway(store: &PostgresStore, news: Option<NewEntries>) -> Result<(), StoreError> {
     let Some(news) = news else { return Ok(()) };
     let _turn = store.learning.lock().await;
     give_numbers(store, &news, false).await
 }
 
 /// On a connection of its own: whoever has a thousand new kinds does not keep others from a connection to write with.
-async fn give_numbers(store: &PostgresStore, news: &News, checked: bool) -> Result<(), StoreError> {
+async fn give_numbers(store: &PostgresStore, news: &NewEntries, checked: bool) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
     let mut client = store.pools.number.get().await?;
     // Read before all else: what is forgotten from here on is not remembered by what follows.

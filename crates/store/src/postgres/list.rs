@@ -6,13 +6,13 @@ use tokio_postgres::types::ToSql;
 use super::rows::Reader;
 use super::{PostgresStore, dependencies, learn};
 use crate::dependencies::{MOST_CLOSED, closed_names};
-use crate::query::{Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::query::{Bind, FEW, Found, ListStatement, Plan, Shortcut, SqlDialect, Statement, TaskTable};
 use crate::row::{DoneRow, FixedRow, OpenRow, columns, labels_from_json};
 use crate::{ListQuery, Listed, Listing, StoreError, query};
 
 struct PostgresWords;
 
-impl Words for PostgresWords {
+impl SqlDialect for PostgresWords {
     fn mark(&self, n: usize, bind: &Bind) -> String {
         let kind = match bind {
             Bind::Int(_) => "int8",
@@ -55,9 +55,9 @@ pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> 
     know_lanes(store, namespace).await?;
     let mut found = Vec::new();
     let closed = closed_if_asked(store, namespace, query).await?;
-    for half in [Half::Open, Half::Done] {
+    for half in [TaskTable::Open, TaskTable::Done] {
         let until = query::end_of_page(&mut found, query);
-        let question = Question { until, ..question(store, namespace, query, half, &closed) };
+        let question = ListStatement { until, ..question(store, namespace, query, half, &closed) };
         let Some(plan) = question.plan() else { continue };
         for statements in rounds(store, plan).await? {
             let before = found.len();
@@ -84,10 +84,10 @@ pub(super) fn question<'a>(
     store: &'a PostgresStore,
     namespace: &'a str,
     query: &'a ListQuery,
-    half: Half,
+    half: TaskTable,
     closed: &'a [String],
-) -> Question<'a> {
-    Question { words: &PostgresWords, dictionary: &store.dictionary, namespace, query, half, until: None, closed }
+) -> ListStatement<'a> {
+    ListStatement { words: &PostgresWords, dictionary: &store.dictionary, namespace, query, half, until: None, closed }
 }
 
 /// The short way where there is one.
@@ -123,7 +123,7 @@ pub async fn matching(store: &PostgresStore, namespace: &str, query: &ListQuery)
     let isolation = tokio_postgres::IsolationLevel::RepeatableRead;
     let tx = client.build_transaction().isolation_level(isolation).read_only(true).start().await?;
     let mut found: Vec<TaskId> = Vec::new();
-    for half in [Half::Open, Half::Done] {
+    for half in [TaskTable::Open, TaskTable::Done] {
         let Some(statement) = question(store, namespace, query, half, &closed).whole() else { continue };
         let Statement { from, condition, .. } = &statement;
         let sql = format!("select o.id from {from} where {condition} order by o.id limit {}", query.limit);
@@ -150,12 +150,12 @@ fn params(statement: &Statement) -> Vec<&(dyn ToSql + Sync)> {
 async fn half_list(
     store: &PostgresStore,
     query: &ListQuery,
-    half: Half,
+    half: TaskTable,
     statement: &Statement,
 ) -> Result<Vec<Found>, StoreError> {
     let own = match half {
-        Half::Open => columns("o", OpenRow::COLUMNS),
-        Half::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
+        TaskTable::Open => columns("o", OpenRow::COLUMNS),
+        TaskTable::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
     };
     let sql = format!(
         "select {own}, p.sort_key, t.key, t.name, t.labels::text, t.external_id,
@@ -171,11 +171,11 @@ async fn half_list(
     drop(client);
     let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
     let stored = match half {
-        Half::Open => {
+        TaskTable::Open => {
             let open = readers.iter_mut().map(OpenRow::read).collect::<Result<Vec<_>, _>>()?;
             learn::stored_open(store, open).await?
         }
-        Half::Done => {
+        TaskTable::Done => {
             let mut done = Vec::with_capacity(rows.len());
             for from in &mut readers {
                 done.push((DoneRow::read(from)?, FixedRow::read(from)?));

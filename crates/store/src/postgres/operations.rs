@@ -12,7 +12,9 @@ use uuid::Uuid;
 
 use super::control::pause_lock;
 use super::{PostgresStore, audit};
-use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
+use crate::operations::{
+    Operation, OperationStep, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text,
+};
 use crate::row::corrupt;
 use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used, sql};
 
@@ -285,11 +287,11 @@ impl OperationStore for PostgresStore {
         ids_of(&rows, from, to)
     }
 
-    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, OperationStep>, StoreError> {
         let sql = "select task_id, was, undone from operation_task where operation = $1 and task_id = any($2)";
         let tasks: Vec<Uuid> = tasks.iter().map(|task| task.0).collect();
         let rows = self.rows(sql, &[&id, &tasks]).await?;
-        let mark = |row: &Row| Marked { was: row.get(1), undone: row.get::<_, i16>(2) != 0 };
+        let mark = |row: &Row| OperationStep { was: row.get(1), undone: row.get::<_, i16>(2) != 0 };
         Ok(rows.iter().map(|row| (TaskId(row.get(0)), mark(row))).collect())
     }
 }

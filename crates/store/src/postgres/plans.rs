@@ -7,7 +7,7 @@ use tokio_postgres::{Client, NoTls};
 use super::setup::{HOT, PostgresOptions};
 use crate::ListQuery;
 use crate::conformance::postgres::Database;
-use crate::query::Half;
+use crate::query::TaskTable;
 
 fn options(database: &Database) -> PostgresOptions {
     PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) }
@@ -90,13 +90,13 @@ fn check(plan: &str, indexes: &[&str]) {
 async fn check_pages(database: &Database) {
     let store = super::PostgresStore::open(&options(database)).await.expect("the store opens");
     for (filter, half, sort, indexes) in [
-        ("", Half::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
-        ("kind:k3,k4,k5 queue:default", Half::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
-        ("", Half::Open, Sort::Due, &["open_retry", "open_start", "open_held"][..]),
-        ("", Half::Done, Sort::SubmittedDesc, &["task_done_pkey"][..]),
-        ("kind:k3,k4,k5 queue:default", Half::Done, Sort::SubmittedDesc, &["task_done_pkey"][..]),
-        ("state:failed", Half::Done, Sort::SubmittedDesc, &["done_state"][..]),
-        ("state:held,running", Half::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("", TaskTable::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("kind:k3,k4,k5 queue:default", TaskTable::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("", TaskTable::Open, Sort::Due, &["open_retry", "open_start", "open_held"][..]),
+        ("", TaskTable::Done, Sort::SubmittedDesc, &["task_done_pkey"][..]),
+        ("kind:k3,k4,k5 queue:default", TaskTable::Done, Sort::SubmittedDesc, &["task_done_pkey"][..]),
+        ("state:failed", TaskTable::Done, Sort::SubmittedDesc, &["done_state"][..]),
+        ("state:held,running", TaskTable::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
     ] {
         let now = comeback_core::Timestamp(0);
         let filter = Filter::parse(filter, now).expect("a filter");

@@ -7,7 +7,7 @@ use comeback_core::{Record, Timestamp, transition};
 use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
-use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, lock_log_order, update_open, write_executions, write_feed};
 use super::control::{pause_lock, unless_paused};
 use super::rows::Reader;
 use super::{PostgresStore, learn};
@@ -99,7 +99,7 @@ async fn promote_step_by_step(
     let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
     let executions: BTreeSet<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     let executions: Vec<Uuid> = executions.into_iter().collect();
-    take_turns(tx, &executions).await?;
+    lock_log_order(tx, &executions).await?;
     let mut locked = lock_executions(store, tx, &executions).await?;
     // What has its version is as due as it was; no condition of an index is said again, or the planner might read all of that for
     // each.

@@ -8,9 +8,9 @@ use super::control::pause_lock;
 use super::submit::submit_in;
 use super::{PostgresStore, audit, learn, rules};
 use crate::audit::as_json;
-use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission, sql};
+use crate::{Applied, Loop, Resource, ResourceKind, ResourceStore, StoreError, Submission, sql};
 
-fn of(sort: Following) -> String {
+fn of(sort: ResourceKind) -> String {
     let table = sort.table();
     format!(
         "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
@@ -18,8 +18,8 @@ fn of(sort: Following) -> String {
     )
 }
 
-fn read(sort: Following, row: &Row) -> Follower {
-    Follower {
+fn read(sort: ResourceKind, row: &Row) -> Resource {
+    Resource {
         sort,
         namespace: row.get(0),
         name: row.get(1),
@@ -35,7 +35,7 @@ fn read(sort: Following, row: &Row) -> Follower {
 /// None if other rules are in force by now.
 async fn put_placed(
     store: &PostgresStore,
-    follower: &Follower,
+    follower: &Resource,
     start: &[Submission],
     generation: i64,
     on_behalf_of: Option<Loop>,
@@ -85,7 +85,7 @@ async fn put_placed(
 
 #[async_trait]
 impl ResourceStore for PostgresStore {
-    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+    async fn follower(&self, sort: ResourceKind, namespace: &str, name: &str) -> Result<Option<Resource>, StoreError> {
         let what = of(sort);
         Ok(self
             .row(&format!("{what} where n.name = $1 and s.name = $2"), &[&namespace, &name])
@@ -95,11 +95,11 @@ impl ResourceStore for PostgresStore {
 
     async fn followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError> {
+    ) -> Result<Vec<Resource>, StoreError> {
         let what = of(sort);
         let sql =
             format!("{what} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
@@ -107,7 +107,7 @@ impl ResourceStore for PostgresStore {
         Ok(rows.iter().map(|row| read(sort, row)).collect())
     }
 
-    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+    async fn due_followers(&self, sort: ResourceKind, now: Timestamp, limit: u32) -> Result<Vec<Resource>, StoreError> {
         let what = of(sort);
         let sql = format!("{what} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
         let rows = self.rows(&sql, &[&now.0, &i64::from(limit)]).await?;
@@ -116,10 +116,10 @@ impl ResourceStore for PostgresStore {
 
     async fn active_followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         after: Option<(&str, &str)>,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError> {
+    ) -> Result<Vec<Resource>, StoreError> {
         let what = of(sort);
         let sql = format!(
             "{what} where s.due is not null and (n.name collate \"C\", s.name collate \"C\") > ($1, $2)
@@ -133,7 +133,7 @@ impl ResourceStore for PostgresStore {
     /// Two who fire the same instant: the version lets one of them through.
     async fn put_follower(
         &self,
-        follower: &Follower,
+        follower: &Resource,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -155,7 +155,7 @@ impl ResourceStore for PostgresStore {
 
     async fn delete_follower(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         name: &str,
         audit: Option<&Audit>,

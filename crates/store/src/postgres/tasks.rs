@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use comeback_core::{Audit, Commit, TaskId, Timestamp};
 
 use super::{PostgresStore, apply, claim, describe, heartbeat, promote, submit};
-use crate::rules::make_way;
+use crate::rules::ensure_lanes;
 use crate::{
     Applied, Beat, BeatAnswer, Behalf, ClaimRequest, Claimed, Count, Description, Idempotency, Loop, Promote, Promoted,
     StoreError, Submission, Submitted, TaskStore,
@@ -26,7 +26,7 @@ impl TaskStore for PostgresStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        make_way(self, commits).await?;
+        ensure_lanes(self, commits).await?;
         apply::apply(self, commits, on_behalf_of, now).await
     }
 
@@ -37,7 +37,7 @@ impl TaskStore for PostgresStore {
         commit: Option<&Commit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        make_way(self, commit.map(std::slice::from_ref).unwrap_or_default()).await?;
+        ensure_lanes(self, commit.map(std::slice::from_ref).unwrap_or_default()).await?;
         apply::apply_once(self, namespace, key, commit, now).await
     }
 
@@ -48,7 +48,7 @@ impl TaskStore for PostgresStore {
         behalf: Behalf<'_>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        make_way(self, std::slice::from_ref(commit)).await?;
+        ensure_lanes(self, std::slice::from_ref(commit)).await?;
         apply::apply_spawning(self, commit, spawn, behalf, now).await
     }
 
@@ -56,8 +56,8 @@ impl TaskStore for PostgresStore {
         heartbeat::heartbeat(self, beats, now).await
     }
 
-    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
-        heartbeat::outlast(self, from, to).await
+    async fn extend_leases(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+        heartbeat::extend_leases(self, from, to).await
     }
 
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {

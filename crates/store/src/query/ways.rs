@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use comeback_core::State;
 use comeback_core::filter::{NumberField, Pattern, Sort, StateTest, Test, TextField, TimeField};
 
-use super::{Half, Question, Statement, Words, closed_lanes, list};
+use super::{ListStatement, SqlDialect, Statement, TaskTable, closed_lanes, list};
 
 /// At most this many rows are sorted for one page.
 pub const FEW: i64 = 5_000;
@@ -80,7 +80,7 @@ impl Way {
         if self.index == Some(TASK_LANE) { "t.lane" } else { "o.lane" }
     }
 
-    pub fn tables(&self, words: &dyn Words, half: Half) -> String {
+    pub fn tables(&self, words: &dyn SqlDialect, half: TaskTable) -> String {
         match self.index {
             Some(TASK_LANE) => {
                 format!("{} {}", words.indexed("task t", TASK_LANE), words.looked_up(half.table(), "o", "t"))
@@ -89,28 +89,28 @@ impl Way {
         }
     }
 
-    fn table(&self, words: &dyn Words, half: Half) -> String {
+    fn table(&self, words: &dyn SqlDialect, half: TaskTable) -> String {
         let table = format!("{} o", half.table());
         self.index.map_or_else(|| table.clone(), |index| words.indexed(&table, index))
     }
 
     /// One for each row that it leads to.
-    fn rows(&self, words: &dyn Words, half: Half) -> String {
+    fn rows(&self, words: &dyn SqlDialect, half: TaskTable) -> String {
         let condition = self.condition.as_deref().unwrap_or("1 = 1");
         format!("select 1 from {} where {condition}", self.table(words, half))
     }
 }
 
-impl Half {
+impl TaskTable {
     pub fn table(self) -> &'static str {
         match self {
-            Half::Open => "task_open",
-            Half::Done => "task_done",
+            TaskTable::Open => "task_open",
+            TaskTable::Done => "task_done",
         }
     }
 }
 
-impl Question<'_> {
+impl ListStatement<'_> {
     /// None if no task of this half can match.
     pub fn plan(&self) -> Option<Plan> {
         let whole = self.whole()?;
@@ -118,7 +118,7 @@ impl Question<'_> {
             return Some(Plan { shortcuts: Vec::new(), rounds: vec![vec![whole]] });
         }
         let rounds = match (self.query.sort, self.half) {
-            (Sort::Due, Half::Open) => vec![self.along(&self.dated()), self.along(&self.undated())],
+            (Sort::Due, TaskTable::Open) => vec![self.along(&self.dated()), self.along(&self.undated())],
             _ => vec![vec![whole]],
         };
         Some(Plan { shortcuts: self.shortcuts(), rounds })
@@ -193,18 +193,20 @@ impl Question<'_> {
 
     fn ways_to_state(&self, test: &StateTest) -> Option<Vec<Way>> {
         match (test, self.half) {
-            (StateTest::Is(State::Waiting), Half::Open) => None,
-            (StateTest::Is(State::Pending), Half::Open) => Some(vec![READY, HELD]),
-            (StateTest::Is(State::Claimed | State::Running), Half::Open) => Some(vec![LEASED, LEASELESS]),
-            (StateTest::Is(State::RetryPending), Half::Open) => Some(vec![RETRIES, HELD]),
-            (StateTest::Retrying, Half::Open) => Some(vec![RETRIES]),
-            (StateTest::Held, Half::Open) if closed_lanes(self.dictionary, self.namespace, self.closed).is_empty() => {
+            (StateTest::Is(State::Waiting), TaskTable::Open) => None,
+            (StateTest::Is(State::Pending), TaskTable::Open) => Some(vec![READY, HELD]),
+            (StateTest::Is(State::Claimed | State::Running), TaskTable::Open) => Some(vec![LEASED, LEASELESS]),
+            (StateTest::Is(State::RetryPending), TaskTable::Open) => Some(vec![RETRIES, HELD]),
+            (StateTest::Retrying, TaskTable::Open) => Some(vec![RETRIES]),
+            (StateTest::Held, TaskTable::Open)
+                if closed_lanes(self.dictionary, self.namespace, self.closed).is_empty() =>
+            {
                 Some(vec![HELD])
             }
-            (StateTest::Held, Half::Open) => Some(vec![HELD, READY]),
-            (StateTest::Is(State::Paused), Half::Open) => Some(vec![HELD]),
-            (StateTest::Is(State::Succeeded) | StateTest::Recovered, Half::Done) => None,
-            (StateTest::Is(state), Half::Done) if state.is_terminal() => Some(vec![Way::ended(*state)]),
+            (StateTest::Held, TaskTable::Open) => Some(vec![HELD, READY]),
+            (StateTest::Is(State::Paused), TaskTable::Open) => Some(vec![HELD]),
+            (StateTest::Is(State::Succeeded) | StateTest::Recovered, TaskTable::Done) => None,
+            (StateTest::Is(state), TaskTable::Done) if state.is_terminal() => Some(vec![Way::ended(*state)]),
             _ => Some(Vec::new()),
         }
     }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::control::is_paused;
 use super::rules::lane_of_reopened;
 use super::statements::{
-    Alike, INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history,
+    BatchStatement, INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history,
     insert_history_with, insert_open, update_open, update_open_with,
 };
 use super::submit::{keep_key, namespace_id, take_key};
@@ -247,7 +247,8 @@ impl LoneStatements<'_> {
 }
 
 const FIND_OPEN: &str = "select policy, dedupe from task_open where id = ?1 and version = ?2";
-static DELETE_OPEN: LazyLock<Alike> = LazyLock::new(|| Alike::new("delete from task_open where id in", 0));
+static DELETE_OPEN: LazyLock<BatchStatement> =
+    LazyLock::new(|| BatchStatement::new("delete from task_open where id in", 0));
 
 /// Facts that only the open row has, if it is there in this version: its policy, and whether it holds a dedupe key.
 fn find_open(find: &mut Statement<'_>, id: Uuid, version: u32) -> rusqlite::Result<Option<(Option<i32>, i16)>> {

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
 use super::control::is_paused;
-use super::statements::{Alike, Reader, stored_open, update_open};
+use super::statements::{BatchStatement, Reader, stored_open, update_open};
 use super::writer::Tx;
 use crate::dictionary::Walk;
 use crate::ready::{MANY, ReadyWalk};
@@ -112,7 +112,7 @@ pub fn is_any_ready(connection: &Connection, lanes: &[i32]) -> Result<bool, Stor
 struct Plain {
     state: State,
     read: String,
-    write: Alike,
+    write: BatchStatement,
 }
 
 /// The best of one lane.
@@ -238,7 +238,7 @@ fn lease_plain(
 ) -> Result<Vec<Claimed>, StoreError> {
     let found = how.find(tx, lanes, limit, now)?;
     let mut leased = Vec::with_capacity(found.len());
-    let mut writes = Writes::new(&how.write);
+    let mut writes = LeaseBatch::new(&how.write);
     for (lane, mut it) in found {
         let before = &it.stored.task;
         let ready = it.promoted.then(|| transition::promote(before, now).map(|step| step.after)).transpose();
@@ -308,9 +308,9 @@ pub fn next_in_lane(
     }
 }
 
-static SELECT_CLAIMED: LazyLock<Alike> = LazyLock::new(|| {
+static SELECT_CLAIMED: LazyLock<BatchStatement> = LazyLock::new(|| {
     let open = columns("o", OpenRow::COLUMNS);
-    Alike::new(&format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id in"), 0)
+    BatchStatement::new(&format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id in"), 0)
 });
 
 /// In the order in which they were chosen.
@@ -335,7 +335,7 @@ fn lease_chosen(
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
     let mut leased = Vec::with_capacity(chosen.len());
-    let mut writes = Writes::new(&READY.write);
+    let mut writes = LeaseBatch::new(&READY.write);
     for (row, mut it) in find_chosen(tx, chosen)? {
         let before = &it.stored.task;
         let Ok(step) = transition::lease(before, request.worker.clone(), request.lease, now) else { continue };
@@ -361,19 +361,19 @@ fn namespace_of(tx: &Tx<'_>, lane: i32) -> Result<i32, StoreError> {
 }
 
 /// The few columns that a lease changes in a lone task's row.
-fn write_lease(more: &str) -> Alike {
+fn write_lease(more: &str) -> BatchStatement {
     let text = format!(
         "update task_open set state = 3, version = version + ?1, seq = seq + ?2, run = run + ?3, lease_no = lease_no + ?4,
            worker = ?5, lease_at = ?6, lease_expires = ?7, started_at = ?6, timeout_at = ?8, updated_at = ?6,
            unwritten = ?9{more}
          where id in"
     );
-    Alike::new(&text, 9)
+    BatchStatement::new(&text, 9)
 }
 
 /// How a lease changes a row; most tasks that are leased together change alike.
 #[derive(PartialEq)]
-struct Leasing {
+struct LeaseUpdate {
     versions: u32,
     events: u32,
     runs: u32,
@@ -384,9 +384,9 @@ struct Leasing {
     unwritten: i16,
 }
 
-impl Leasing {
-    fn of(before: &Task, after: &Task) -> Leasing {
-        Leasing {
+impl LeaseUpdate {
+    fn of(before: &Task, after: &Task) -> LeaseUpdate {
+        LeaseUpdate {
             versions: after.version - before.version,
             events: after.seq - before.seq,
             runs: after.run - before.run,
@@ -400,18 +400,18 @@ impl Leasing {
 }
 
 /// Leases that were granted and are not written yet: those that change their rows alike go together.
-struct Writes<'a> {
-    how: &'a Alike,
-    changes: Vec<(Leasing, Vec<Uuid>)>,
+struct LeaseBatch<'a> {
+    how: &'a BatchStatement,
+    changes: Vec<(LeaseUpdate, Vec<Uuid>)>,
 }
 
-impl Writes<'_> {
-    fn new(how: &Alike) -> Writes<'_> {
-        Writes { how, changes: Vec::new() }
+impl LeaseBatch<'_> {
+    fn new(how: &BatchStatement) -> LeaseBatch<'_> {
+        LeaseBatch { how, changes: Vec::new() }
     }
 
     fn add(&mut self, tx: &mut Tx<'_>, namespace: i32, before: &Task, after: &Task) {
-        let (id, change) = (after.id.0, Leasing::of(before, after));
+        let (id, change) = (after.id.0, LeaseUpdate::of(before, after));
         match self.changes.last_mut() {
             Some((last, ids)) if *last == change => ids.push(id),
             _ => self.changes.push((change, vec![id])),
@@ -421,7 +421,7 @@ impl Writes<'_> {
 
     fn finish(self, connection: &Connection, worker: &str) -> rusqlite::Result<()> {
         self.changes.iter().try_for_each(|(change, ids)| {
-            let Leasing { versions, events, runs, leases, at, expires, timeout, unwritten } = change;
+            let LeaseUpdate { versions, events, runs, leases, at, expires, timeout, unwritten } = change;
             let values: [&dyn ToSql; 9] = [versions, events, runs, leases, &worker, at, expires, timeout, unwritten];
             self.how.execute(connection, &values, ids)
         })

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::submit::namespace_id;
 use super::writer::Tx;
 use super::{SqliteStore, audit};
-use crate::{Document, DocumentStore, Shelf, StoreError, sql};
+use crate::{Collection, Document, DocumentStore, StoreError, sql};
 
 /// A shelf, to be taken along.
 pub struct Place {
@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn of(at: Shelf<'_>) -> Place {
+    pub fn of(at: Collection<'_>) -> Place {
         Place { namespace: at.namespace.to_owned(), shelf: at.shelf.to_owned() }
     }
 }
@@ -88,24 +88,29 @@ pub fn delete(connection: &Connection, at: &Place, name: &str) -> Result<bool, S
 
 #[async_trait]
 impl DocumentStore for SqliteStore {
-    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+    async fn document(
+        &self,
+        at: Collection<'_>,
+        name: &str,
+        version: Option<u32>,
+    ) -> Result<Option<Document>, StoreError> {
         let (place, name) = (Place::of(at), name.to_owned());
         self.read(move |connection, _| one(connection, &place, &name, version)).await
     }
 
-    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+    async fn documents(&self, at: Collection<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
         let (place, after) = (Place::of(at), after.to_owned());
         self.read(move |connection, _| newest(connection, &place, &after, limit)).await
     }
 
-    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+    async fn versions(&self, at: Collection<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
         let (place, name) = (Place::of(at), name.to_owned());
         self.read(move |connection, _| versions(connection, &place, &name, limit)).await
     }
 
     async fn put_document(
         &self,
-        at: Shelf<'_>,
+        at: Collection<'_>,
         name: &str,
         known: u32,
         body: &str,
@@ -122,7 +127,7 @@ impl DocumentStore for SqliteStore {
         self.writer.run(put).await
     }
 
-    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+    async fn delete_document(&self, at: Collection<'_>, name: &str) -> Result<bool, StoreError> {
         let (place, name) = (Place::of(at), name.to_owned());
         self.writer.run(move |tx| delete(tx.connection, &place, &name)).await
     }

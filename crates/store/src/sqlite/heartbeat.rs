@@ -41,7 +41,7 @@ fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, 
     Ok(BeatAnswer::Extended(expires_at))
 }
 
-pub fn outlast(tx: &mut Tx<'_>, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+pub fn extend_leases(tx: &mut Tx<'_>, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
     let held = tx
         .connection
         .prepare_cached(

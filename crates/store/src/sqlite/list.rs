@@ -8,13 +8,13 @@ use super::dependencies;
 use super::statements::{Reader, stored_done, stored_open};
 use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::dictionary::Dictionary;
-use crate::query::{Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::query::{Bind, FEW, Found, ListStatement, Plan, Shortcut, SqlDialect, Statement, TaskTable};
 use crate::row::{DoneRow, FixedRow, OpenRow, columns, labels_from_json};
 use crate::{ListQuery, Listed, Listing, StoreError, query};
 
 struct SqliteWords;
 
-impl Words for SqliteWords {
+impl SqlDialect for SqliteWords {
     fn mark(&self, n: usize, _: &Bind) -> String {
         format!("?{n}")
     }
@@ -56,9 +56,10 @@ pub fn list(
 ) -> Result<Listing, StoreError> {
     let mut found: Vec<Found> = Vec::new();
     let closed = closed_if_asked(connection, namespace, query)?;
-    for half in [Half::Open, Half::Done] {
+    for half in [TaskTable::Open, TaskTable::Done] {
         let until = query::end_of_page(&mut found, query);
-        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, until, closed: &closed };
+        let question =
+            ListStatement { words: &SqliteWords, dictionary, namespace, query, half, until, closed: &closed };
         let Some(plan) = question.plan() else { continue };
         for statements in rounds(connection, plan)? {
             let before = found.len();
@@ -119,9 +120,9 @@ fn half_ids(
 ) -> Result<Vec<TaskId>, StoreError> {
     let mut found = Vec::new();
     let closed = closed_if_asked(connection, namespace, query)?;
-    for half in [Half::Open, Half::Done] {
+    for half in [TaskTable::Open, TaskTable::Done] {
         let question =
-            Question { words: &SqliteWords, dictionary, namespace, query, half, until: None, closed: &closed };
+            ListStatement { words: &SqliteWords, dictionary, namespace, query, half, until: None, closed: &closed };
         let Some(statement) = question.whole() else { continue };
         let Statement { from, condition, .. } = &statement;
         let sql = format!("select o.id from {from} where {condition} order by o.id limit {}", query.limit);
@@ -138,12 +139,12 @@ fn half_list(
     connection: &Connection,
     dictionary: &Dictionary,
     query: &ListQuery,
-    half: Half,
+    half: TaskTable,
     statement: &Statement,
 ) -> Result<Vec<Found>, StoreError> {
     let own = match half {
-        Half::Open => columns("o", OpenRow::COLUMNS),
-        Half::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
+        TaskTable::Open => columns("o", OpenRow::COLUMNS),
+        TaskTable::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
     };
     let sql = format!(
         "select {own}, p.sort_key, t.key, t.name, t.labels, t.external_id,
@@ -162,8 +163,8 @@ fn half_list(
     while let Some(row) = rows.next()? {
         let mut from = Reader { row, next: 0 };
         let stored = match half {
-            Half::Open => stored_open(connection, OpenRow::read(&mut from)?, dictionary)?,
-            Half::Done => {
+            TaskTable::Open => stored_open(connection, OpenRow::read(&mut from)?, dictionary)?,
+            TaskTable::Done => {
                 let done = DoneRow::read(&mut from)?;
                 let fixed = FixedRow::read(&mut from)?;
                 stored_done(connection, done, &fixed, dictionary)?

@@ -12,7 +12,9 @@ use super::control::is_paused;
 use super::submit::{keep_key, namespace_id};
 use super::writer::Tx;
 use super::{SqliteStore, audit};
-use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
+use crate::operations::{
+    Operation, OperationStep, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text,
+};
 use crate::row::corrupt;
 use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used, sql};
 
@@ -155,14 +157,18 @@ pub fn ids(connection: &Connection, id: Uuid, from: u32, to: u32) -> Result<Vec<
     ids_of(&rows, from, to)
 }
 
-pub fn marks(connection: &Connection, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+pub fn marks(
+    connection: &Connection,
+    id: Uuid,
+    tasks: &[TaskId],
+) -> Result<HashMap<TaskId, OperationStep>, StoreError> {
     let mut statement =
         connection.prepare_cached("select was, undone from operation_task where operation = ?1 and task_id = ?2")?;
     let mut found = HashMap::new();
     for task in tasks {
         let key = (id.as_bytes().as_slice(), task.0.as_bytes().as_slice());
         let mark = statement
-            .query_row(key, |row| Ok(Marked { was: row.get(0)?, undone: row.get::<_, i16>(1)? != 0 }))
+            .query_row(key, |row| Ok(OperationStep { was: row.get(0)?, undone: row.get::<_, i16>(1)? != 0 }))
             .optional()?;
         found.extend(mark.map(|mark| (*task, mark)));
     }
@@ -276,7 +282,7 @@ impl OperationStore for SqliteStore {
         self.read(move |connection, _| ids(connection, id, from, to)).await
     }
 
-    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, OperationStep>, StoreError> {
         let tasks = tasks.to_vec();
         self.read(move |connection, _| marks(connection, id, &tasks)).await
     }

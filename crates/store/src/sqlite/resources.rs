@@ -9,9 +9,9 @@ use super::submit::{self, namespace_id, submit};
 use super::writer::Tx;
 use super::{SqliteStore, audit};
 use crate::audit::as_json;
-use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission};
+use crate::{Applied, Loop, Resource, ResourceKind, ResourceStore, StoreError, Submission};
 
-fn of(sort: Following) -> String {
+fn of(sort: ResourceKind) -> String {
     let table = sort.table();
     format!(
         "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
@@ -19,8 +19,8 @@ fn of(sort: Following) -> String {
     )
 }
 
-fn read(sort: Following, row: &Row<'_>) -> rusqlite::Result<Follower> {
-    Ok(Follower {
+fn read(sort: ResourceKind, row: &Row<'_>) -> rusqlite::Result<Resource> {
+    Ok(Resource {
         sort,
         namespace: row.get(0)?,
         name: row.get(1)?,
@@ -35,10 +35,10 @@ fn read(sort: Following, row: &Row<'_>) -> rusqlite::Result<Follower> {
 
 pub fn one(
     connection: &Connection,
-    sort: Following,
+    sort: ResourceKind,
     namespace: &str,
     name: &str,
-) -> Result<Option<Follower>, StoreError> {
+) -> Result<Option<Resource>, StoreError> {
     let what = of(sort);
     let sql = format!("{what} where n.name = ?1 and s.name = ?2");
     Ok(connection.prepare_cached(&sql)?.query_row((namespace, name), |row| read(sort, row)).optional()?)
@@ -46,11 +46,11 @@ pub fn one(
 
 pub fn page(
     connection: &Connection,
-    sort: Following,
+    sort: ResourceKind,
     namespace: &str,
     after: &str,
     limit: u32,
-) -> Result<Vec<Follower>, StoreError> {
+) -> Result<Vec<Resource>, StoreError> {
     let what = of(sort);
     let sql = format!("{what} where n.name = ?1 and s.name > ?2 order by s.name limit ?3");
     let mut statement = connection.prepare_cached(&sql)?;
@@ -59,7 +59,12 @@ pub fn page(
     Ok(found)
 }
 
-pub fn due(connection: &Connection, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+pub fn due(
+    connection: &Connection,
+    sort: ResourceKind,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Resource>, StoreError> {
     let what = of(sort);
     let sql = format!("{what} where s.due <= ?1 order by s.due, s.namespace, s.name limit ?2");
     let mut statement = connection.prepare_cached(&sql)?;
@@ -69,10 +74,10 @@ pub fn due(connection: &Connection, sort: Following, now: Timestamp, limit: u32)
 
 pub fn active(
     connection: &Connection,
-    sort: Following,
+    sort: ResourceKind,
     after: (&str, &str),
     limit: u32,
-) -> Result<Vec<Follower>, StoreError> {
+) -> Result<Vec<Resource>, StoreError> {
     let what = of(sort);
     let sql =
         format!("{what} where s.due is not null and (n.name, s.name) > (?1, ?2) order by n.name, s.name limit ?3");
@@ -84,7 +89,7 @@ pub fn active(
 
 pub fn put(
     tx: &mut Tx<'_>,
-    follower: &Follower,
+    follower: &Resource,
     start: Option<&Submission>,
     on_behalf_of: Option<Loop>,
     audit: Option<&Audit>,
@@ -129,7 +134,7 @@ pub fn put(
 
 pub fn delete(
     connection: &Connection,
-    sort: Following,
+    sort: ResourceKind,
     namespace: &str,
     name: &str,
     audit: Option<&Audit>,
@@ -146,32 +151,32 @@ pub fn delete(
 
 #[async_trait]
 impl ResourceStore for SqliteStore {
-    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+    async fn follower(&self, sort: ResourceKind, namespace: &str, name: &str) -> Result<Option<Resource>, StoreError> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.read(move |connection, _| one(connection, sort, &namespace, &name)).await
     }
 
     async fn followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError> {
+    ) -> Result<Vec<Resource>, StoreError> {
         let (namespace, after) = (namespace.to_owned(), after.to_owned());
         self.read(move |connection, _| page(connection, sort, &namespace, &after, limit)).await
     }
 
-    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+    async fn due_followers(&self, sort: ResourceKind, now: Timestamp, limit: u32) -> Result<Vec<Resource>, StoreError> {
         self.read(move |connection, _| due(connection, sort, now, limit)).await
     }
 
     async fn active_followers(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         after: Option<(&str, &str)>,
         limit: u32,
-    ) -> Result<Vec<Follower>, StoreError> {
+    ) -> Result<Vec<Resource>, StoreError> {
         let (namespace, name) =
             after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).unwrap_or_default();
         self.read(move |connection, _| active(connection, sort, (&namespace, &name), limit)).await
@@ -179,7 +184,7 @@ impl ResourceStore for SqliteStore {
 
     async fn put_follower(
         &self,
-        follower: &Follower,
+        follower: &Resource,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -204,7 +209,7 @@ impl ResourceStore for SqliteStore {
 
     async fn delete_follower(
         &self,
-        sort: Following,
+        sort: ResourceKind,
         namespace: &str,
         name: &str,
         audit: Option<&Audit>,

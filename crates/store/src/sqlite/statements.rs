@@ -45,15 +45,15 @@ fn insert(table: &str, names: &[&str]) -> String {
 const ALIKE: usize = 32;
 
 /// A statement about many rows: its text ends with `id in`, and the ids are its last parameters.
-pub struct Alike {
+pub struct BatchStatement {
     one: String,
     many: String,
 }
 
-impl Alike {
-    pub fn new(text: &str, parameters: usize) -> Alike {
+impl BatchStatement {
+    pub fn new(text: &str, parameters: usize) -> BatchStatement {
         let ids = |count: usize| (1..=count).map(|i| format!("?{}", parameters + i)).collect::<Vec<_>>().join(", ");
-        Alike { one: format!("{text} ({})", ids(1)), many: format!("{text} ({})", ids(ALIKE)) }
+        BatchStatement { one: format!("{text} ({})", ids(1)), many: format!("{text} ({})", ids(ALIKE)) }
     }
 
     pub fn execute(&self, connection: &Connection, values: &[&dyn ToSql], ids: &[Uuid]) -> rusqlite::Result<()> {

@@ -11,7 +11,7 @@ use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
 use super::{SqliteStore, accounts};
 use crate::accounts::Moves;
-use crate::dictionary::{Learning, LimitsText, News, PolicyText};
+use crate::dictionary::{Learning, LimitsText, NewEntries, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
@@ -22,7 +22,7 @@ const LANES_AT_ONCE: usize = 500;
 
 /// Gives numbers to namespaces, lanes and policies that are new, if the quotas of those who bring them allow it: all of them or
 /// none. They are remembered once the commit is certain.
-pub async fn learn(store: &SqliteStore, news: Option<News>) -> Result<(), StoreError> {
+pub async fn learn(store: &SqliteStore, news: Option<NewEntries>) -> Result<(), StoreError> {
     let Some(news) = news else { return Ok(()) };
     // One after the other: what is counted here is not counted by somebody else at the same time.
     let _turn = store.learning.lock().await;
@@ -31,14 +31,14 @@ pub async fn learn(store: &SqliteStore, news: Option<News>) -> Result<(), StoreE
 }
 
 /// The same without quotas, for what tasks need that are there already.
-pub async fn learn_anyway(store: &SqliteStore, news: Option<News>) -> Result<(), StoreError> {
+pub async fn learn_anyway(store: &SqliteStore, news: Option<NewEntries>) -> Result<(), StoreError> {
     let Some(news) = news else { return Ok(()) };
     let _turn = store.learning.lock().await;
     give_numbers(store, news, false).await
 }
 
-async fn give_numbers(store: &SqliteStore, news: News, checked: bool) -> Result<(), StoreError> {
-    let News { namespaces, lanes, policies } = news;
+async fn give_numbers(store: &SqliteStore, news: NewEntries, checked: bool) -> Result<(), StoreError> {
+    let NewEntries { namespaces, lanes, policies } = news;
     let dictionary = &store.dictionary;
     if !namespaces.is_empty() || !policies.is_empty() {
         let give = move |tx: &mut Tx<'_>| {

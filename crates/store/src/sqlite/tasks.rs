@@ -5,7 +5,7 @@ use comeback_core::{Audit, Commit, TaskId, Timestamp};
 
 use super::writer::Tx;
 use super::{SqliteStore, apply, claim, describe, heartbeat, promote, submit};
-use crate::rules::make_way;
+use crate::rules::ensure_lanes;
 use crate::{
     Applied, Beat, BeatAnswer, Behalf, ClaimRequest, Claimed, Count, Description, Idempotency, Loop, Promote, Promoted,
     StoreError, Submission, Submitted, TaskStore,
@@ -48,7 +48,7 @@ impl TaskStore for SqliteStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        make_way(self, commits).await?;
+        ensure_lanes(self, commits).await?;
         let prepared = apply::prepare(&self.dictionary, commits)?;
         let apply = move |tx: &mut Tx<'_>| {
             let applied = apply::apply(tx, &prepared, on_behalf_of, now);
@@ -66,7 +66,7 @@ impl TaskStore for SqliteStore {
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
         let commit = commit.map(std::slice::from_ref).unwrap_or_default();
-        make_way(self, commit).await?;
+        ensure_lanes(self, commit).await?;
         let prepared = apply::prepare(&self.dictionary, commit)?;
         let (namespace, key) = (namespace.to_owned(), key.clone());
         self.writer.run(move |tx| apply::apply_once(tx, &namespace, &key, &prepared, now)).await
@@ -82,7 +82,7 @@ impl TaskStore for SqliteStore {
         let book = self.dictionary.rules();
         let spawn = book.place(std::slice::from_ref(spawn)).into_owned();
         submit::learn_anyway(self, self.dictionary.news(&spawn)).await?;
-        make_way(self, std::slice::from_ref(commit)).await?;
+        ensure_lanes(self, std::slice::from_ref(commit)).await?;
         let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
         let moved_on = move |tx: &Tx<'_>| tx.dictionary.rules().generation != book.generation;
         match behalf {
@@ -118,8 +118,8 @@ impl TaskStore for SqliteStore {
         self.writer.run(move |tx| heartbeat::heartbeat(tx, &beats, now)).await
     }
 
-    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
-        self.writer.run(move |tx| heartbeat::outlast(tx, from, to)).await
+    async fn extend_leases(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+        self.writer.run(move |tx| heartbeat::extend_leases(tx, from, to)).await
     }
 
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {

@@ -1,6 +1,6 @@
 //! What is answered.
 
-use comeback_core::{AttemptOutcome, Did, EventKind, Reason, RetryKind, State, Trigger, Verdict};
+use comeback_core::{AttemptOutcome, AuditAction, EventKind, Reason, RetryKind, State, Trigger, Verdict};
 use serde_json::{Value, json};
 
 use super::words;
@@ -190,7 +190,7 @@ fn act() -> Value {
         ("id", id()),
         ("at", instant()),
         ("namespace", about(nullable(text()), "Nothing where it concerns all of them.")),
-        ("act", words!(Did)),
+        ("act", words!(AuditAction)),
         ("subject", about(text(), "The id or the name of what it was done to.")),
         ("actor", about(nullable(text()), "Who it was, as they say; else their key.")),
         ("key", about(nullable(text()), "The name of the API key they came with, or its id where it has no name.")),

@@ -21,7 +21,8 @@ pub use lone::Verdict;
 pub use lone::{END, MOVE};
 pub use lone::{RETRY, SUCCESS};
 pub use whole::{
-    append, lock_executions, read_execution, take_turns, update_open, write_executions, write_feed, write_plain_feed,
+    append, lock_executions, lock_log_order, read_execution, update_open, write_executions, write_feed,
+    write_plain_feed,
 };
 
 pub async fn apply(
@@ -89,7 +90,7 @@ async fn apply_round(
         }
         return Ok(());
     }
-    take_turns(&tx, &whole.iter().flat_map(|index| executions(&commits[*index])).collect::<Vec<_>>()).await?;
+    lock_log_order(&tx, &whole.iter().flat_map(|index| executions(&commits[*index])).collect::<Vec<_>>()).await?;
     let mut free = round.to_vec();
     if marked {
         free = operations::take_steps(&tx, commits, round, answers).await?;
@@ -135,7 +136,7 @@ async fn apply_alone(
     {
         return Ok(Applied::Paused);
     }
-    take_turns(&tx, &executions(commit).collect::<Vec<_>>()).await?;
+    lock_log_order(&tx, &executions(commit).collect::<Vec<_>>()).await?;
     let answer = apply_one(store, &tx, commit, now).await?;
     if answer == Applied::Done {
         tx.commit().await?;
@@ -162,7 +163,7 @@ pub async fn apply_once(
 ) -> Result<Applied, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
-    take_turns(&tx, &commit.into_iter().flat_map(executions).collect::<Vec<_>>()).await?;
+    lock_log_order(&tx, &commit.into_iter().flat_map(executions).collect::<Vec<_>>()).await?;
     if let Some(refused) = refuse_used_key(&tx, namespace, key, now).await? {
         return Ok(refused);
     }
@@ -225,7 +226,7 @@ pub async fn apply_spawning(
     if super::rules::now_in_force(store, &tx).await?.generation != book.generation {
         return Ok(Applied::Stale);
     }
-    take_turns(&tx, &executions(commit).collect::<Vec<_>>()).await?;
+    lock_log_order(&tx, &executions(commit).collect::<Vec<_>>()).await?;
     match behalf {
         Behalf::Caller => {}
         Behalf::Loop(name) => {

@@ -107,7 +107,7 @@ pub async fn apply(
 /// an older version may still run during an upgrade. It reads in the order of transactions' numbers, and a transaction gets its
 /// number with the first row that it locks. If it then had to wait for a second execution, others could write into that log under
 /// higher numbers, and its own events, which come later, would be told first (R-I20). Turns give no number.
-pub async fn take_turns(tx: &Transaction<'_>, executions: &[Uuid]) -> Result<(), StoreError> {
+pub async fn lock_log_order(tx: &Transaction<'_>, executions: &[Uuid]) -> Result<(), StoreError> {
     let mut turns: Vec<i32> = executions.iter().map(turn).collect();
     turns.sort_unstable();
     turns.dedup();
