@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use comeback_core::error_group::{Deed, Group};
+use comeback_core::error_group::{Group, TriageAction};
 use comeback_core::{Audit, Class, Timestamp};
 
 use crate::{GroupQuery, StoreError};
@@ -22,7 +22,7 @@ pub trait ErrorGroupStore: Send + Sync {
         &self,
         namespace: &str,
         fingerprint: i64,
-        deed: &Deed,
+        deed: &TriageAction,
         audit: &Audit,
         now: Timestamp,
     ) -> Result<Option<Group>, StoreError>;

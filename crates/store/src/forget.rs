@@ -16,13 +16,13 @@ const EMPTY_FOR: Millis = Millis::from_secs(20);
 
 /// Lanes that were found without a task, since when, and how far the look at all lanes has come.
 #[derive(Default)]
-pub struct Suspects {
+pub struct UnusedCandidates {
     since: Mutex<BTreeMap<i32, Timestamp>>,
     plain: AtomicI32,
     limited: AtomicI32,
 }
 
-impl Suspects {
+impl UnusedCandidates {
     /// Behind which numbers the next page begins: of lanes without limits, and of those with.
     pub fn place(&self) -> (i32, i32) {
         (self.plain.load(Ordering::Relaxed), self.limited.load(Ordering::Relaxed).max(RULED_FROM - 1))
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_ripe_when_it_was_empty_all_the_while() {
-        let suspects = Suspects::default();
+        let suspects = UnusedCandidates::default();
         let at = |seconds: i64| Timestamp(seconds * 1_000);
         assert!(suspects.note(&[1, 2, RULED_FROM], [None, None], at(0)).is_empty());
         assert!(suspects.note(&[2, RULED_FROM], [None, None], at(10)).is_empty());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn pages_follow_one_another_and_come_around() {
-        let suspects = Suspects::default();
+        let suspects = UnusedCandidates::default();
         suspects.note(&[1], [Some(5), Some(RULED_FROM + 9)], Timestamp(0));
         assert_eq!(suspects.place(), (5, RULED_FROM + 9));
         suspects.note(&[], [None, None], Timestamp(0));

@@ -79,7 +79,7 @@ pub use schema::{SCHEMA_VERSION, SchemaState};
 pub use secrets::*;
 pub use shared::*;
 pub use sqlite::{BackupProgress, SqliteOptions, SqliteStore};
-pub use stats::{GroupQuery, StatsStore, Stretch, SumLine, SumsQuery};
+pub use stats::{GroupQuery, StatsBatch, StatsStore, SumLine, SumsQuery};
 pub use tasks::*;
 
 /// A database that remembers tasks.

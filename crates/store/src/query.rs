@@ -15,7 +15,7 @@ use crate::{Listed, Listing};
 
 mod ways;
 
-use ways::{Due, Way};
+use ways::{AccessPath, Due};
 pub use ways::{FEW, Plan, Shortcut};
 
 /// A value to be bound.
@@ -99,11 +99,11 @@ pub fn asks_for_held(query: &ListQuery) -> bool {
 impl ListStatement<'_> {
     /// None if no task of this half can match.
     pub fn whole(&self) -> Option<Statement> {
-        self.through(&Way::whole())
+        self.through(&AccessPath::whole())
     }
 
     /// The same of what lies on a way.
-    fn through(&self, way: &Way) -> Option<Statement> {
+    fn through(&self, way: &AccessPath) -> Option<Statement> {
         let ListStatement { query, half, .. } = *self;
         let number = self.dictionary.namespace(self.namespace)?;
         let mut builder = Builder { question: *self, now: query.now.0, binds: Vec::new() };
@@ -136,7 +136,7 @@ impl ListStatement<'_> {
             Key::Same(key) => (format!("o.id {direction}"), key.to_string()),
             Key::Own(key) => (format!("{key} {direction}, o.id {direction}"), key),
         };
-        let from = if self.is_of_bodies() && *way == Way::whole() {
+        let from = if self.is_of_bodies() && *way == AccessPath::whole() {
             // Only a planner that has counted can say from which side there is less to look at.
             format!("{} o join task t on t.id = o.id", half.table())
         } else {

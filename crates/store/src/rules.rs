@@ -41,7 +41,7 @@ pub trait RuleStore: Send + Sync {
     async fn settle_rules(&self) -> Result<Settled, StoreError>;
 
     /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
-    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
+    async fn attach_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
 
     /// Usage of the rules of a namespace.
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
@@ -269,7 +269,7 @@ pub enum Whose {
 }
 
 /// The facts that say to which lane a task belongs.
-pub struct Belongs {
+pub struct LaneMembership {
     /// Its id.
     pub id: Uuid,
     pub lane: i32,
@@ -278,9 +278,15 @@ pub struct Belongs {
     executor: Option<String>,
 }
 
-impl Belongs {
-    pub fn new(id: Uuid, lane: i32, labels: Option<&str>, rules: Option<&str>, executor: Option<String>) -> Belongs {
-        Belongs { id, lane, labels: labels_from_json(labels), carries: names_from_json(rules), executor }
+impl LaneMembership {
+    pub fn new(
+        id: Uuid,
+        lane: i32,
+        labels: Option<&str>,
+        rules: Option<&str>,
+        executor: Option<String>,
+    ) -> LaneMembership {
+        LaneMembership { id, lane, labels: labels_from_json(labels), carries: names_from_json(rules), executor }
     }
 
     /// The lane it should be in, and whether that is another one.
@@ -307,7 +313,7 @@ pub trait RuleTables: Send + Sync {
     fn dictionary(&self) -> &Dictionary;
     /// With the rules of that moment learnt.
     async fn rule_state(&self) -> Result<RuleState, StoreError>;
-    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError>;
+    async fn belongings(&self, whose: Whose) -> Result<Vec<LaneMembership>, StoreError>;
     async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError>;
     /// Moves tasks that are still where they were.
     async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError>;
@@ -332,7 +338,10 @@ pub async fn settle(tables: &dyn RuleTables) -> Result<Settled, StoreError> {
 }
 
 /// Answers the lanes into which something was moved.
-pub async fn put_where_they_belong(tables: &dyn RuleTables, tasks: Vec<Belongs>) -> Result<Vec<Arc<Lane>>, StoreError> {
+pub async fn put_where_they_belong(
+    tables: &dyn RuleTables,
+    tasks: Vec<LaneMembership>,
+) -> Result<Vec<Arc<Lane>>, StoreError> {
     let dictionary = tables.dictionary();
     let book = dictionary.rules();
     let mut moved = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use async_trait::async_trait;
 use comeback_core::error_group::{Group, Triage};
 use comeback_core::filter::{fingerprint_from_hex, fingerprint_to_hex};
-use comeback_core::stats::{Dimension, Fact, Fold, Origin, Trouble};
+use comeback_core::stats::{Dimension, EarlierFailure, Fact, Fold, Origin};
 use comeback_core::{Class, Lane, Millis, Policy, Record, TaskId, Timestamp};
 use serde::de::DeserializeOwned;
 
@@ -18,22 +18,22 @@ use crate::row::{HistoryRow, corrupt};
 #[async_trait]
 pub trait StatsStore: Send + Sync {
     /// Events that are not in the statistics yet, a batch at a time.
-    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError>;
+    async fn pending_stats(&self, limit: u32) -> Result<StatsBatch, StoreError>;
 
     /// Adds what a stretch came to and moves on behind it, both or neither. Whether it did: somebody else may have been quicker.
-    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError>;
+    async fn fold(&self, stretch: &StatsBatch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError>;
 
     /// Sums of what attempts came to.
     async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError>;
 
     /// Keeps old sums less fine, and forgets the oldest, what was booked in months that are over, and of each namespace the error
     /// groups beyond so many. Whether there is more to do of it.
-    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError>;
+    async fn compact_stats(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError>;
 }
 
 /// A stretch of the past that is not in the statistics yet.
 #[derive(Clone, Debug)]
-pub struct Stretch {
+pub struct StatsBatch {
     /// Behind what, and up to where; the same where nothing is new.
     pub(crate) from: String,
     pub(crate) to: String,
@@ -43,7 +43,7 @@ pub struct Stretch {
     pub more: bool,
 }
 
-impl Stretch {
+impl StatsBatch {
     /// Whether nothing is new.
     pub fn is_empty(&self) -> bool {
         self.from == self.to
@@ -76,7 +76,7 @@ pub(crate) struct Owner {
     pub cost: Option<i64>,
 }
 
-pub(crate) fn fact(record: Record, owner: &Owner, trouble: Option<Trouble>) -> Fact {
+pub(crate) fn fact(record: Record, owner: &Owner, trouble: Option<EarlierFailure>) -> Fact {
     Fact {
         namespace: owner.namespace.clone(),
         task: TaskId(record.subject),
@@ -97,9 +97,9 @@ pub(crate) fn fact(record: Record, owner: &Owner, trouble: Option<Trouble>) -> F
 }
 
 /// The last failure, and since when there are some.
-pub(crate) fn trouble(since: i64, last: Record) -> Option<Trouble> {
+pub(crate) fn trouble(since: i64, last: Record) -> Option<EarlierFailure> {
     let class = last.decision.as_ref().and_then(|decision| decision.class);
-    Some(Trouble { since: Timestamp(since), failure: last.failure?, class })
+    Some(EarlierFailure { since: Timestamp(since), failure: last.failure?, class })
 }
 
 /// Which sums, and told apart by what.

@@ -229,7 +229,7 @@ async fn rules(
     limits.check_name("kind", &given.kind, &mut faults);
     let rules = super::rules::read(given.rules, limits, &mut faults);
     faults.or(())?;
-    let changed = app.engine.carry_rules(&caller.namespace, id, &given.kind, rules, &caller.act(None, None)).await?;
+    let changed = app.engine.attach_rules(&caller.namespace, id, &given.kind, rules, &caller.act(None, None)).await?;
     Ok(Json(json!({"batch_id": id.to_string(), "kind": given.kind, "updated_count": changed})))
 }
 

@@ -12,7 +12,7 @@ use crate::task::{State, Task};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     /// It takes it up again (T30); a retry that was to come is superseded.
-    Again,
+    RetryOptions,
     /// It has not heard yet how the execution ended, and hears of it first.
     Unaware,
     /// There is none any more, and nobody else waits for it: the execution goes on by itself.
@@ -28,10 +28,10 @@ pub fn stands(task: Option<&Task>, run: u32) -> Stands {
         return Stands::Refuses(REPLACED);
     }
     match task.paused_from.unwrap_or(task.state) {
-        State::RetryPending | State::Pending | State::Failed | State::Dead => Stands::Again,
+        State::RetryPending | State::Pending | State::Failed | State::Dead => Stands::RetryOptions,
         State::Running if task.lease.is_some() => Stands::Unaware,
         // Its lease is gone, and it would come back as pending.
-        State::Running => Stands::Again,
+        State::Running => Stands::RetryOptions,
         State::Claimed => Stands::Refuses(REPLACED),
         State::Waiting => Stands::Refuses("retried: the step that stands for the execution waits for others first"),
         State::Canceled if task.execution.is_none() => Stands::Nobody,
@@ -92,10 +92,10 @@ mod tests {
     fn who_waits_for_a_retry_or_gave_up_stands_for_it_again() {
         let states = [State::RetryPending, State::Pending, State::Failed, State::Dead];
         for state in State::ALL {
-            let stands_again = stands(Some(&standing(*state)), 2) == Stands::Again;
+            let stands_again = stands(Some(&standing(*state)), 2) == Stands::RetryOptions;
             assert_eq!(stands_again, states.contains(state), "{state}");
         }
-        assert_eq!(stands(Some(&paused(State::RetryPending)), 2), Stands::Again);
+        assert_eq!(stands(Some(&paused(State::RetryPending)), 2), Stands::RetryOptions);
         assert_eq!(stands(Some(&standing(State::Running)), 2), Stands::Unaware);
         assert_eq!(stands(Some(&paused(State::Running)), 2), Stands::Unaware);
         assert_eq!(stands(None, 2), Stands::Nobody);
@@ -118,7 +118,7 @@ mod tests {
         let execution = ExecutionId(Uuid::from_u128(7));
         let tasks = State::ALL.iter().flat_map(|state| [standing(*state), paused(*state)]);
         let worker: Arc<str> = "one".into();
-        for task in tasks.filter(|task| stands(Some(task), 2) == Stands::Again) {
+        for task in tasks.filter(|task| stands(Some(task), 2) == Stands::RetryOptions) {
             if task.state == State::Paused && task.paused_from.is_some_and(State::is_terminal) {
                 continue;
             }

@@ -27,7 +27,7 @@ use crate::time::{Millis, Timestamp};
 pub struct TaskHistory {
     id: TaskId,
     lane: Arc<Lane>,
-    ending: Ending,
+    ending: RunEnd,
     /// When it is over whatever the policy says.
     expires_at: Option<Timestamp>,
     /// The cost of each of its retries.
@@ -42,16 +42,16 @@ struct Run {
     ended_at: Timestamp,
     cycle: u32,
     /// The failure; `None` where it succeeded.
-    trouble: Option<Trouble>,
+    trouble: Option<FailedRun>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Trouble {
+struct FailedRun {
     outcome: AttemptOutcome,
     failure: Failure,
 }
 
-impl Trouble {
+impl FailedRun {
     fn end(&self) -> End {
         match (self.outcome, self.failure.trigger) {
             (AttemptOutcome::Lost, trigger) if trigger.is_loss() => End::Lost(trigger),
@@ -87,7 +87,7 @@ impl TaskHistory {
                 AttemptOutcome::Succeeded => None,
                 AttemptOutcome::Failed | AttemptOutcome::Lost | AttemptOutcome::Throttled => {
                     let failure = record.failure.clone().unwrap_or_default();
-                    Some(Trouble { outcome, failure: Failure { stack: None, ..failure } })
+                    Some(FailedRun { outcome, failure: Failure { stack: None, ..failure } })
                 }
                 // Neither good nor bad: the world was not asked.
                 AttemptOutcome::Released | AttemptOutcome::Snoozed | AttemptOutcome::Canceled => continue,
@@ -98,9 +98,9 @@ impl TaskHistory {
             runs.push(Run { due_at, ended_at: record.at, cycle: record.cycle, trouble });
         }
         let ending = match task.state {
-            State::Succeeded => Ending::Recovered,
-            state if state.is_terminal() || task.parked => Ending::GaveUp,
-            _ => Ending::Open,
+            State::Succeeded => RunEnd::Recovered,
+            state if state.is_terminal() || task.parked => RunEnd::GaveUp,
+            _ => RunEnd::Open,
         };
         // A retry by hand may have moved the deadline; no policy could have reckoned with that.
         let expires_at = task.lifetime.map(|span| task.submitted_at + span).or(task.expires_at);
@@ -144,12 +144,12 @@ impl TaskHistory {
     fn as_recorded(&self) -> ReplayedRuns {
         let told_to_wait = |run: &Run| run.trouble.as_ref().is_some_and(|it| it.outcome == AttemptOutcome::Throttled);
         let retries = self.runs.iter().skip(1).map(|run| Retry { at: run.due_at, told_to_wait: told_to_wait(run) });
-        let recovered_at = self.success().map(|run| run.ended_at).filter(|_| self.ending == Ending::Recovered);
+        let recovered_at = self.success().map(|run| run.ended_at).filter(|_| self.ending == RunEnd::Recovered);
         ReplayedRuns { retries: retries.collect(), recovered_at, ending: self.ending, is_cut: false }
     }
 
     fn by_hand(&self) -> bool {
-        self.ending == Ending::Recovered && self.success().is_some_and(|run| run.cycle > 0)
+        self.ending == RunEnd::Recovered && self.success().is_some_and(|run| run.cycle > 0)
     }
 
     fn under(&self, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) -> ReplayedRuns {
@@ -184,7 +184,7 @@ pub struct Terms {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum RunEnd {
     Recovered,
     /// Over without success, or left to a person.
     GaveUp,
@@ -197,7 +197,7 @@ enum Ending {
 struct ReplayedRuns {
     retries: Vec<Retry>,
     recovered_at: Option<Timestamp>,
-    ending: Ending,
+    ending: RunEnd,
     /// It would go on, and was not played to its end.
     is_cut: bool,
 }
@@ -213,22 +213,22 @@ impl ReplayedRuns {
     /// `is_open`: the last attempt is still to come.
     fn of(played: &Forecast, is_open: bool) -> ReplayedRuns {
         let ending = match played.then {
-            Some((State::Succeeded, _)) => Ending::Recovered,
-            Some(_) => Ending::GaveUp,
-            None => Ending::Open,
+            Some((State::Succeeded, _)) => RunEnd::Recovered,
+            Some(_) => RunEnd::GaveUp,
+            None => RunEnd::Open,
         };
-        let recovered_at = played.gives_up_at.filter(|_| ending == Ending::Recovered);
+        let recovered_at = played.gives_up_at.filter(|_| ending == RunEnd::Recovered);
         let begun = played.attempts.len().saturating_sub(usize::from(is_open));
         let retry = |coming: &Coming| {
             let outcome = coming.verdict.as_ref().and_then(|record| record.outcome);
             Retry { at: coming.at, told_to_wait: outcome == Some(AttemptOutcome::Throttled) }
         };
         let retries = played.attempts.iter().take(begun).skip(1).map(retry).collect();
-        ReplayedRuns { retries, recovered_at, ending, is_cut: ending == Ending::Open && !is_open }
+        ReplayedRuns { retries, recovered_at, ending, is_cut: ending == RunEnd::Open && !is_open }
     }
 
     fn recovered(&self) -> bool {
-        self.ending == Ending::Recovered
+        self.ending == RunEnd::Recovered
     }
 
     /// One that was told to wait did not try (as in `stats`).
@@ -271,9 +271,9 @@ const MINUTE: Millis = Millis::from_secs(60);
 impl PolicyResult {
     fn add(&mut self, life: &TaskHistory, course: &ReplayedRuns, range: Range) {
         match course.ending {
-            Ending::Recovered => self.recovered += 1,
-            Ending::GaveUp => self.gave_up += 1,
-            Ending::Open => self.open += 1,
+            RunEnd::Recovered => self.recovered += 1,
+            RunEnd::GaveUp => self.gave_up += 1,
+            RunEnd::Open => self.open += 1,
         }
         let tries = course.tries();
         self.retries += course.retries.len() as u64;
@@ -367,8 +367,8 @@ impl Backtest {
         self.unknown += u64::from(is_unknown);
         let came_back = recorded.recovered() && !life.by_hand();
         match candidate.ending {
-            Ending::Recovered if !came_back => self.won.push(life.id),
-            Ending::GaveUp if came_back && !is_unknown => self.lost.push(life.id),
+            RunEnd::Recovered if !came_back => self.won.push(life.id),
+            RunEnd::GaveUp if came_back && !is_unknown => self.lost.push(life.id),
             _ => {}
         }
         self.recorded.add(life, &recorded, range);

@@ -14,7 +14,7 @@ pub use crate::guard::Reclassified;
 words! {
     /// How it stands with a group.
     #[derive(Default)]
-    pub enum Standing {
+    pub enum GroupStatus {
         #[default]
         Open = 0 "open",
         Ignored = 1 "ignored",
@@ -150,7 +150,7 @@ pub struct Group {
 #[serde(default)]
 pub struct Triage {
     /// Its triage state.
-    pub standing: Standing,
+    pub standing: GroupStatus,
     /// Since when it stands so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
@@ -192,9 +192,9 @@ impl Group {
     }
 
     /// How it stands at an instant: nobody is ignored for longer than was said.
-    pub fn standing(&self, now: Timestamp) -> Standing {
+    pub fn standing(&self, now: Timestamp) -> GroupStatus {
         match self.word.standing {
-            Standing::Ignored if self.word.ignored_until.is_some_and(|until| until <= now) => Standing::Open,
+            GroupStatus::Ignored if self.word.ignored_until.is_some_and(|until| until <= now) => GroupStatus::Open,
             other => other,
         }
     }
@@ -213,17 +213,17 @@ impl Group {
 impl Triage {
     /// One more was seen: what was resolved is not.
     fn heed(&mut self, seen: Option<Timestamp>) {
-        if let (Standing::Resolved, Some(seen)) = (self.standing, seen)
+        if let (GroupStatus::Resolved, Some(seen)) = (self.standing, seen)
             && self.since.is_none_or(|since| seen > since)
         {
-            (self.standing, self.since) = (Standing::Regressed, Some(seen));
+            (self.standing, self.since) = (GroupStatus::Regressed, Some(seen));
         }
     }
 }
 
 /// An action of a person on a group.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Deed {
+pub enum TriageAction {
     /// Opens it again.
     Reopen,
     /// Until an instant, or for good.
@@ -238,17 +238,17 @@ pub enum Deed {
 
 impl Triage {
     /// The triage after an action.
-    pub fn after(&self, deed: &Deed, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Triage {
+    pub fn after(&self, deed: &TriageAction, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Triage {
         let mut word = self.clone();
         let stand = |word: &mut Triage, standing, until| {
             (word.standing, word.since, word.ignored_until) = (standing, Some(now), until);
         };
         match deed {
-            Deed::Reopen => stand(&mut word, Standing::Open, None),
-            Deed::Ignore(until) => stand(&mut word, Standing::Ignored, *until),
-            Deed::Resolve => stand(&mut word, Standing::Resolved, None),
-            Deed::Reclassify(class) => word.reclassified = *class,
-            Deed::Note => {}
+            TriageAction::Reopen => stand(&mut word, GroupStatus::Open, None),
+            TriageAction::Ignore(until) => stand(&mut word, GroupStatus::Ignored, *until),
+            TriageAction::Resolve => stand(&mut word, GroupStatus::Resolved, None),
+            TriageAction::Reclassify(class) => word.reclassified = *class,
+            TriageAction::Note => {}
         }
         word.note = note.map(str::to_owned).or(word.note);
         word.by = by.map(str::to_owned).or(word.by);
@@ -289,27 +289,27 @@ mod tests {
     #[test]
     fn what_is_resolved_and_comes_again_is_regressed() {
         let mut old = group();
-        old.word = old.word.after(&Deed::Resolve, Some("deployed"), Some("ann"), Timestamp(2_000));
+        old.word = old.word.after(&TriageAction::Resolve, Some("deployed"), Some("ann"), Timestamp(2_000));
         let quiet = Group::after(Some(old.clone()), 9, &news(1_500)).unwrap();
-        assert_eq!(quiet.word.standing, Standing::Resolved, "that one was before");
+        assert_eq!(quiet.word.standing, GroupStatus::Resolved, "that one was before");
         let again = Group::after(Some(old), 9, &news(2_001)).unwrap();
-        assert_eq!((again.word.standing, again.word.since), (Standing::Regressed, Some(Timestamp(2_001))));
+        assert_eq!((again.word.standing, again.word.since), (GroupStatus::Regressed, Some(Timestamp(2_001))));
         assert_eq!(again.word.note.as_deref(), Some("deployed"));
     }
 
     #[test]
     fn what_is_ignored_stays_so_until_its_time() {
         let mut group = group();
-        group.word = group.word.after(&Deed::Ignore(Some(Timestamp(5_000))), None, None, Timestamp(2_000));
+        group.word = group.word.after(&TriageAction::Ignore(Some(Timestamp(5_000))), None, None, Timestamp(2_000));
         let more = Group::after(Some(group), 9, &news(3_000)).unwrap();
-        assert_eq!(more.standing(Timestamp(4_999)), Standing::Ignored);
-        assert_eq!(more.standing(Timestamp(5_000)), Standing::Open);
+        assert_eq!(more.standing(Timestamp(4_999)), GroupStatus::Ignored);
+        assert_eq!(more.standing(Timestamp(5_000)), GroupStatus::Open);
     }
 
     #[test]
     fn what_was_said_of_the_class_is_kept_and_taken_back() {
-        let word = Triage::default().after(&Deed::Reclassify(Some(Class::Final)), None, None, Timestamp(1));
-        assert_eq!((word.reclassified, word.standing), (Some(Class::Final), Standing::Open));
-        assert_eq!(word.after(&Deed::Reclassify(None), None, None, Timestamp(2)).reclassified, None);
+        let word = Triage::default().after(&TriageAction::Reclassify(Some(Class::Final)), None, None, Timestamp(1));
+        assert_eq!((word.reclassified, word.standing), (Some(Class::Final), GroupStatus::Open));
+        assert_eq!(word.after(&TriageAction::Reclassify(None), None, None, Timestamp(2)).reclassified, None);
     }
 }

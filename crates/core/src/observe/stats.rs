@@ -234,12 +234,12 @@ pub struct Fact {
     /// The decision.
     pub decision: Option<Decision>,
     /// The failure before, where there was one and it was asked for.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<EarlierFailure>,
 }
 
 /// The bad ends that a task had before something.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trouble {
+pub struct EarlierFailure {
     /// The first of them.
     pub since: Timestamp,
     /// The last failure.

@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
-    pub async fn carry_rules(
+    pub async fn attach_rules(
         &self,
         namespace: &str,
         id: comeback_core::ExecutionId,
@@ -136,7 +136,7 @@ impl Engine {
             return Err(CommandError::NotFound("execution"));
         }
         let names = self.carried_rules(namespace, rules).await?;
-        let changed = self.core.store.carry_rules(id, kind, &names).await?;
+        let changed = self.core.store.attach_rules(id, kind, &names).await?;
         self.core.rules_changed();
         let entry = self.entry(AuditAction::RuleCarry, id.to_string(), act).within(namespace);
         let after = json!({"kind": kind, "rules": names, "tasks": changed});

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use comeback_core::error_group::{Deed, Group};
+use comeback_core::error_group::{Group, TriageAction};
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::stats::Fold;
 use comeback_core::transition::Actor;
@@ -21,7 +21,7 @@ impl Core {
     /// Adds the next stretch of what happened to the statistics. Whether there was one.
     pub(crate) async fn fold_next(&self) -> Result<bool, StoreError> {
         let now = self.clock.now();
-        let stretch = self.store.unfolded(STRETCH).await?;
+        let stretch = self.store.pending_stats(STRETCH).await?;
         if stretch.is_empty() {
             return Ok(false);
         }
@@ -72,27 +72,27 @@ impl Engine {
         &self,
         namespace: &str,
         fingerprint: i64,
-        deed: &Deed,
+        deed: &TriageAction,
         act: &Actor,
     ) -> Result<Group, CommandError> {
         self.core.config.limits.check_act(act)?;
         let now = self.now();
         let did = match deed {
-            Deed::Reopen => AuditAction::ErrorOpen,
-            Deed::Ignore(Some(until)) if *until <= now => {
+            TriageAction::Reopen => AuditAction::ErrorOpen,
+            TriageAction::Ignore(Some(until)) if *until <= now => {
                 return Err(Invalid::one("until", "must be in the future").into());
             }
-            Deed::Ignore(_) => AuditAction::ErrorIgnore,
-            Deed::Resolve => AuditAction::ErrorResolve,
-            Deed::Reclassify(_) => AuditAction::ErrorClassify,
-            Deed::Note if act.note.is_none() => return Err(Invalid::one("note", "must say something").into()),
-            Deed::Note => AuditAction::ErrorNote,
+            TriageAction::Ignore(_) => AuditAction::ErrorIgnore,
+            TriageAction::Resolve => AuditAction::ErrorResolve,
+            TriageAction::Reclassify(_) => AuditAction::ErrorClassify,
+            TriageAction::Note if act.note.is_none() => return Err(Invalid::one("note", "must say something").into()),
+            TriageAction::Note => AuditAction::ErrorNote,
         };
         self.fold_a_while().await?;
         let entry = self.entry(did, fingerprint_to_hex(fingerprint), act).within(namespace);
         let changed = self.core.store.put_group(namespace, fingerprint, deed, &entry, now).await?;
         let group = changed.ok_or(CommandError::NotFound("error group"))?;
-        if matches!(deed, Deed::Reclassify(_)) {
+        if matches!(deed, TriageAction::Reclassify(_)) {
             self.core.learn_classes().await?;
         }
         Ok(group)

@@ -59,7 +59,7 @@ impl Core {
                 found = self.stored(id).await?;
             }
             match standing::stands(found.as_ref().map(|stored| &stored.task), run) {
-                Stands::Again => {}
+                Stands::RetryOptions => {}
                 Stands::Nobody => return Ok(Above::With(Commit::default(), None)),
                 // It moved at the same moment.
                 Stands::Unaware => return Ok(Above::Refused(standing::REPLACED)),

@@ -57,7 +57,7 @@ async fn take_turn(core: &Core, turn: u32) -> Result<Option<Duration>, comeback_
     }
     if turn.is_multiple_of(COMPACT_EVERY) {
         let most = u32::try_from(core.config.limits.error_groups).unwrap_or(u32::MAX);
-        while core.store.tidy_sums(core.clock.now(), BATCH, most).await? {
+        while core.store.compact_stats(core.clock.now(), BATCH, most).await? {
             Running::turn();
         }
     }

@@ -6,7 +6,7 @@ use comeback_core::execution::Execution;
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::operation::{Action, UndoSnapshot};
-use comeback_core::transition::{self, Actor, Again};
+use comeback_core::transition::{self, Actor, RetryOptions};
 use comeback_core::{
     Audit, Commit, ExecutionId, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp, Transition, Working,
     audit, decide,
@@ -91,7 +91,7 @@ impl Core {
             TaskChange::ClearHold(act) => transition::let_go(task, act, now),
             TaskChange::Retry { keep_counters, at, edit, act } => {
                 let payload_version = edit.as_ref().map(|edit| edit.edited + 1);
-                let again = Again { keep_counters: *keep_counters, payload_version, at: *at };
+                let again = RetryOptions { keep_counters: *keep_counters, payload_version, at: *at };
                 transition::manual_retry_with(task, again, act, now)
             }
             TaskChange::Undo { action, was, act } => undo(task, *action, was, act, now),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::budget::Booked;
-use comeback_core::error_group::{Deed, Group};
+use comeback_core::error_group::{Group, TriageAction};
 use comeback_core::filter::Filter;
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
@@ -349,7 +349,7 @@ forward! {
             delete_rule(namespace: &str, name: &str, audit: Option<&Audit>) -> Option<i64>, |_| true;
             delete_unused_rules(namespace: &str, names: &[String]) -> Option<i64>, |_| true;
             settle_rules() -> Settled, |_| true;
-            carry_rules(id: ExecutionId, kind: &str, rules: &[String]) -> u64, |_| true;
+            attach_rules(id: ExecutionId, kind: &str, rules: &[String]) -> u64, |_| true;
         }
         own {
             fn held_by_rules(&self) -> u64 {
@@ -398,12 +398,12 @@ forward! {
 
     StatsStore {
         reads {
-            unfolded(limit: u32) -> Stretch;
+            pending_stats(limit: u32) -> StatsBatch;
             sums(namespace: &str, query: &SumsQuery) -> Vec<SumLine>;
         }
         writes {
-            fold(stretch: &Stretch, fold: &Fold, now: Timestamp) -> bool, |done| *done;
-            tidy_sums(now: Timestamp, limit: u32, most_groups: u32) -> bool, |more| *more;
+            fold(stretch: &StatsBatch, fold: &Fold, now: Timestamp) -> bool, |done| *done;
+            compact_stats(now: Timestamp, limit: u32, most_groups: u32) -> bool, |more| *more;
         }
     }
 
@@ -415,7 +415,7 @@ forward! {
             open_with(namespace: &str, fingerprints: &[i64]) -> HashMap<i64, u64>;
         }
         writes {
-            put_group(namespace: &str, fingerprint: i64, deed: &Deed, audit: &Audit, now: Timestamp) -> Option<Group>, Option::is_some;
+            put_group(namespace: &str, fingerprint: i64, deed: &TriageAction, audit: &Audit, now: Timestamp) -> Option<Group>, Option::is_some;
         }
     }
 

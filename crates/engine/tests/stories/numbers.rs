@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comeback_core::error_group::{Deed, Standing};
+use comeback_core::error_group::{GroupStatus, TriageAction};
 use comeback_core::stats::{Dimension, Measure, Sums};
 use comeback_core::transition::Actor;
 use comeback_core::{Class, Failure, Millis, State, TaskId, Timestamp, Trigger};
@@ -111,7 +111,7 @@ stories! {
             let stored = engine.store().load(&[id]).await.unwrap().remove(0).unwrap();
             (id, stored.task.state)
         };
-        engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Final)), &ana()).await.unwrap();
+        engine.change_error_group("default", group, &TriageAction::Reclassify(Some(Class::Final)), &ana()).await.unwrap();
         let (id, state) = fails(&engine, "order 9 refused").await;
         assert_eq!(state, State::Failed);
         let why = engine.why("default", id).await.unwrap();
@@ -119,7 +119,7 @@ stories! {
         assert_eq!(fails(&engine, "something else").await.1, State::RetryPending, "others are not concerned");
         let newcomer = place.engine().await;
         assert_eq!(fails(&newcomer, "order 10 refused").await.1, State::Failed);
-        newcomer.change_error_group("default", group, &Deed::Reclassify(None), &ana()).await.unwrap();
+        newcomer.change_error_group("default", group, &TriageAction::Reclassify(None), &ana()).await.unwrap();
         assert_eq!(fails(&newcomer, "order 11 refused").await.1, State::RetryPending);
     }
 
@@ -136,7 +136,7 @@ stories! {
         assert_eq!((verdict(&one).await, verdict(&two).await), (State::Failed, State::Failed));
         let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
         one.error_group("default", group).await.unwrap();
-        one.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
+        one.change_error_group("default", group, &TriageAction::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
         let said = Instant::now();
         assert_eq!(verdict(&one).await, State::RetryPending);
         until(|| async { verdict(&two).await == State::RetryPending }).await;
@@ -164,7 +164,7 @@ stories! {
         assert_eq!(word(false).await, (stays("final"), stays("attempts"), None));
         let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
         until(|| async { engine.error_group("default", group).await.is_ok() }).await;
-        engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
+        engine.change_error_group("default", group, &TriageAction::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
         let (told, ..) = word(true).await;
         assert_eq!(told.map(|(action, _)| action), Some(RepairAction::Retried));
         assert_eq!(state(&engine, curable).await, State::Failed, "so far it was only asked");
@@ -185,7 +185,7 @@ stories! {
         report(&engine, &lease_one(&engine).await, ReportEnd::Failed(not_found.clone())).await.unwrap();
         let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
         until(|| async { engine.error_group("default", group).await.is_ok() }).await;
-        engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
+        engine.change_error_group("default", group, &TriageAction::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
         engine.pause_loop(Loop::Repair, None, ana()).await.unwrap();
         let done = engine.process_failed("default", 100, false, &ana()).await.unwrap();
         assert_eq!(done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), [(id, RepairAction::Retried)]);
@@ -200,7 +200,7 @@ stories! {
         let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
         let reclassify = async |class: Option<Class>| {
             until(|| async { engine.error_group("default", group).await.is_ok() }).await;
-            engine.change_error_group("default", group, &Deed::Reclassify(class), &ana()).await.unwrap();
+            engine.change_error_group("default", group, &TriageAction::Reclassify(class), &ana()).await.unwrap();
         };
         let put_right = async |key: &str| {
             let key = Idempotency { scope: "POST /process-failed".into(), key: key.into(), digest: [1; 32] };
@@ -239,13 +239,13 @@ stories! {
         until(|| async { totals(&engine).await.unwrap().get(Measure::GaveUp) == 1 }).await;
         let group = only_group(&engine).await;
         place.clock.advance(Millis(1));
-        let resolved = engine.change_error_group("default", group.fingerprint, &Deed::Resolve, &ana()).await.unwrap();
-        assert_eq!(resolved.word.standing, Standing::Resolved);
+        let resolved = engine.change_error_group("default", group.fingerprint, &TriageAction::Resolve, &ana()).await.unwrap();
+        assert_eq!(resolved.word.standing, GroupStatus::Resolved);
         place.clock.advance(Millis(1_000));
         engine.retry("default", id, ManualRetry { request: ana().into(), ..ManualRetry::default() }).await.unwrap();
         report(&engine, &lease_one(&engine).await, failed("order 3 refused")).await.unwrap();
         until(|| async { only_group(&engine).await.count == 4 }).await;
-        assert_eq!(only_group(&engine).await.word.standing, Standing::Regressed);
+        assert_eq!(only_group(&engine).await.word.standing, GroupStatus::Regressed);
         let query = SumsQuery {
             by: Dimension::Origin,
             since: Timestamp(0),

@@ -673,7 +673,7 @@ pub fn cancel(task: &Task, reason: Reason, act: &Actor, now: Timestamp) -> Resul
 
 /// How a task is to be tried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Again {
+pub struct RetryOptions {
     /// Goes on counting where the last cycle stopped.
     pub keep_counters: bool,
     /// Of the payload that was edited for it.
@@ -684,11 +684,16 @@ pub struct Again {
 
 /// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
 pub fn manual_retry(task: &Task, keep_counters: bool, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
-    manual_retry_with(task, Again { keep_counters, ..Again::default() }, act, now)
+    manual_retry_with(task, RetryOptions { keep_counters, ..RetryOptions::default() }, act, now)
 }
 
 /// The same in detail. One whose time is still to come waits for it as any retry does.
-pub fn manual_retry_with(task: &Task, again: Again, act: &Actor, now: Timestamp) -> Result<Transition, Rejection> {
+pub fn manual_retry_with(
+    task: &Task,
+    again: RetryOptions,
+    act: &Actor,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
     let now = task.time(now);
     if task.state.is_active() && !is_stuck(task, now) {
         return Err(Rejection::WrongState { state: task.state, verb: "retried" });

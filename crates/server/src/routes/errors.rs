@@ -8,7 +8,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::error_group::{Deed, Group, Standing};
+use comeback_core::error_group::{Group, GroupStatus, TriageAction};
 use comeback_core::filter::{fingerprint_from_hex, fingerprint_to_hex};
 use comeback_core::stats::{Dimension, Measure, Rate, bucket};
 use comeback_core::{Class, Invalid, Millis, Timestamp};
@@ -106,9 +106,9 @@ async fn list(
     let mut faults = Invalid::default();
     let mut standings = Vec::new();
     for word in query.text("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
-        match Standing::from_word(word) {
+        match GroupStatus::from_word(word) {
             Some(standing) => standings.push(standing),
-            None => faults.push("state", format!("`{word}` is none; there are {}", Standing::list())),
+            None => faults.push("state", format!("`{word}` is none; there are {}", GroupStatus::list())),
         }
     }
     let class = query.text("class").map(|word| Class::from_word(word).ok_or(word));
@@ -187,7 +187,7 @@ impl View {
             "fingerprint": name,
             "state": group.standing(self.now),
             "state_since": at(word.since),
-            "ignored_until": at(word.ignored_until.filter(|_| group.standing(self.now) == Standing::Ignored)),
+            "ignored_until": at(word.ignored_until.filter(|_| group.standing(self.now) == GroupStatus::Ignored)),
             "reclassified": word.reclassified,
             "note": word.note,
             "by": word.by,
@@ -270,7 +270,7 @@ pub const ACTIONS: [&str; 5] = ["open", "ignore", "resolve", "classify", "note"]
 pub const CLASSES: [&str; 4] = ["final", "retryable", "rate_limited", "policy"];
 
 impl DeedIn {
-    fn deed(&self, now: Timestamp) -> Result<Deed, Invalid> {
+    fn deed(&self, now: Timestamp) -> Result<TriageAction, Invalid> {
         let mut faults = Invalid::default();
         if self.span.is_some() && self.action != "ignore" {
             faults.push("for", "is only for the action `ignore`");
@@ -283,14 +283,14 @@ impl DeedIn {
             faults.push("class", format!("must be one of {}", CLASSES.join(", ")));
         }
         let deed = match self.action.as_str() {
-            "open" => Deed::Reopen,
-            "ignore" => Deed::Ignore(self.span.map(|Span(span)| now + span)),
-            "resolve" => Deed::Resolve,
-            "classify" => Deed::Reclassify(class),
-            "note" => Deed::Note,
+            "open" => TriageAction::Reopen,
+            "ignore" => TriageAction::Ignore(self.span.map(|Span(span)| now + span)),
+            "resolve" => TriageAction::Resolve,
+            "classify" => TriageAction::Reclassify(class),
+            "note" => TriageAction::Note,
             _ => {
                 faults.push("action", format!("must be one of {}", ACTIONS.join(", ")));
-                Deed::Note
+                TriageAction::Note
             }
         };
         faults.or(deed)

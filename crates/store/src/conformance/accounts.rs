@@ -219,9 +219,9 @@ cases! { "accounts";
         assert_eq!(booked, [("2027-01".into(), expected), ("2027-01-15".into(), expected)].into());
         assert!(w.store.booked("default", "acme", "2027-02").await.unwrap().is_empty());
         assert!(w.store.booked("other", "acme", "2027-01").await.unwrap().is_empty());
-        w.store.tidy_sums(w.now(), 100, 100).await.unwrap();
+        w.store.compact_stats(w.now(), 100, 100).await.unwrap();
         assert_eq!(w.store.booked("default", "acme", "2027-01").await.unwrap().len(), 2, "this month counts");
-        w.store.tidy_sums(w.now() + Millis::from_days(100), 100, 100).await.unwrap();
+        w.store.compact_stats(w.now() + Millis::from_days(100), 100, 100).await.unwrap();
         assert!(w.store.booked("default", "acme", "2027-01").await.unwrap().is_empty(), "what is over does not");
     }
 

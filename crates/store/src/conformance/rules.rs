@@ -373,10 +373,10 @@ cases! { "rules";
         let (id, _) = w.execution(&["a", "b"], &[]).await;
         assert_eq!(w.claim(1).await.len(), 1);
         let carried = ["~r".to_owned()];
-        assert_eq!(w.store.carry_rules(id, "other", &carried).await.unwrap(), 0);
-        assert_eq!(w.store.carry_rules(id, "step", &carried).await.unwrap(), 2);
+        assert_eq!(w.store.attach_rules(id, "other", &carried).await.unwrap(), 0);
+        assert_eq!(w.store.attach_rules(id, "step", &carried).await.unwrap(), 2);
         assert_eq!(w.claim(10).await.len(), 0);
-        assert_eq!(w.store.carry_rules(id, "step", &[]).await.unwrap(), 2);
+        assert_eq!(w.store.attach_rules(id, "step", &[]).await.unwrap(), 2);
         assert_eq!(w.claim(10).await.len(), 1);
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use comeback_core::audit::Audit;
-use comeback_core::error_group::{Deed, Group, Standing};
+use comeback_core::error_group::{Group, GroupStatus, TriageAction};
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::stats::{Cell, Dimension, Fact, Fold, Measure, QUARTER, Sums};
 use comeback_core::transition::Actor;
@@ -22,7 +22,7 @@ impl World {
     /// Folds what can be read now.
     pub async fn fold(&self, limit: u32) {
         loop {
-            let stretch = self.store.unfolded(limit).await.unwrap();
+            let stretch = self.store.pending_stats(limit).await.unwrap();
             if stretch.is_empty() {
                 return;
             }
@@ -118,7 +118,7 @@ impl World {
         id
     }
 
-    async fn deed(&self, fingerprint: i64, deed: Deed, note: &str) -> Option<Group> {
+    async fn deed(&self, fingerprint: i64, deed: TriageAction, note: &str) -> Option<Group> {
         let act = Actor { by: Some("ann".into()), note: Some(note.into()), ..Actor::default() };
         let audit = Audit::new(self.id().0, self.now(), AuditAction::ErrorResolve, "x", &act).within("default");
         self.store.put_group("default", fingerprint, &deed, &audit, self.now()).await.unwrap()
@@ -192,7 +192,7 @@ cases! { "stats";
         w.lives(w.new_task("plain"), &["ok"]).await;
         let patience = Instant::now() + Duration::from_secs(20);
         let stretch = loop {
-            let stretch = w.store.unfolded(1_000).await.unwrap();
+            let stretch = w.store.pending_stats(1_000).await.unwrap();
             if !stretch.facts.is_empty() {
                 break stretch;
             }
@@ -271,7 +271,7 @@ cases! { "stats";
             let kept = w.kept(Dimension::Attempt, Some(QUARTER)).await;
             kept.into_keys().map(|(_, at)| at).collect::<std::collections::BTreeSet<_>>().len()
         };
-        let tidy = async || while w.store.tidy_sums(w.now(), 100, 1_000).await.unwrap() {};
+        let tidy = async || while w.store.compact_stats(w.now(), 100, 1_000).await.unwrap() {};
         let first = parts().await;
         assert!(first > 4, "{first}");
         tidy().await;
@@ -302,8 +302,8 @@ cases! { "stats";
         assert!(all.len() > 2, "{all:?}");
         let (first, last) = (all[0], all[all.len() - 1]);
         let entry = Audit::new(w.id().0, w.now(), AuditAction::ErrorClassify, fingerprint_to_hex(last), &Actor::default());
-        w.store.put_group("default", last, &Deed::Reclassify(Some(Class::Final)), &entry, w.now()).await.unwrap();
-        while w.store.tidy_sums(w.now(), 100, 1).await.unwrap() {}
+        w.store.put_group("default", last, &TriageAction::Reclassify(Some(Class::Final)), &entry, w.now()).await.unwrap();
+        while w.store.compact_stats(w.now(), 100, 1).await.unwrap() {}
         assert_eq!(groups().await, [first, last]);
     }
 
@@ -337,18 +337,18 @@ cases! { "stats";
 
     fn a_group_stands_as_people_said_until_it_comes_again(w) {
         let known = fingerprint::fingerprint("pay", &refused("order 1 refused"));
-        assert_eq!(w.deed(known, Deed::Resolve, "too early").await, None);
+        assert_eq!(w.deed(known, TriageAction::Resolve, "too early").await, None);
         w.lives(w.retrying_task("pay", policy()), &["order 1 refused", "ok"]).await;
         w.check_sums(1_000).await;
         w.pass(10);
-        let resolved = w.deed(known, Deed::Resolve, "deployed").await.unwrap();
-        assert_eq!((resolved.word.standing, resolved.word.by.as_deref()), (Standing::Resolved, Some("ann")));
+        let resolved = w.deed(known, TriageAction::Resolve, "deployed").await.unwrap();
+        assert_eq!((resolved.word.standing, resolved.word.by.as_deref()), (GroupStatus::Resolved, Some("ann")));
         assert_eq!(w.store.group("default", known).await.unwrap(), Some(resolved));
         w.pass(10);
         w.lives(w.retrying_task("pay", policy()), &["order 2 refused", "ok"]).await;
         w.check_sums(1_000).await;
         let again = w.store.group("default", known).await.unwrap().unwrap();
-        assert_eq!((again.word.standing, again.word.note.as_deref()), (Standing::Regressed, Some("deployed")));
+        assert_eq!((again.word.standing, again.word.note.as_deref()), (GroupStatus::Regressed, Some("deployed")));
         let lines = w.store.audit(&AuditQuery { limit: 10, ..AuditQuery::default() }).await.unwrap();
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].before.as_ref().unwrap()["standing"], "open");
@@ -360,9 +360,9 @@ cases! { "stats";
         let known = fingerprint::fingerprint("plain", &refused("order 1 refused"));
         w.lives(w.new_task("plain"), &["order 1 refused"]).await;
         w.check_sums(1_000).await;
-        w.deed(known, Deed::Reclassify(Some(Class::Final)), "never helps").await.unwrap();
+        w.deed(known, TriageAction::Reclassify(Some(Class::Final)), "never helps").await.unwrap();
         assert_eq!(w.store.reclassified().await.unwrap()["default"], [(known, Class::Final)].into());
-        w.deed(known, Deed::Reclassify(None), "it does").await.unwrap();
+        w.deed(known, TriageAction::Reclassify(None), "it does").await.unwrap();
         assert!(w.store.reclassified().await.unwrap().is_empty());
     }
 }

@@ -56,7 +56,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::dictionary::Dictionary;
-use crate::forget::Suspects;
+use crate::forget::UnusedCandidates;
 use crate::interactive::{Scope, Searches};
 use crate::schema::SchemaState;
 use crate::{Background, StoreError};
@@ -76,7 +76,7 @@ pub struct PostgresStore {
     background: Background,
     /// Held while new lanes and policies are counted and given their numbers.
     learning: tokio::sync::Mutex<()>,
-    suspects: Suspects,
+    suspects: UnusedCandidates,
     #[cfg(any(test, feature = "conformance"))]
     count_without_locks: bool,
 }
@@ -105,7 +105,7 @@ impl PostgresStore {
             sequencer,
             background,
             learning: tokio::sync::Mutex::new(()),
-            suspects: Suspects::default(),
+            suspects: UnusedCandidates::default(),
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: options.count_without_locks,
         })

@@ -24,7 +24,7 @@ use crate::audit::as_json;
 use crate::dictionary::{Dictionary, Walk};
 use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
 use crate::rules::{
-    Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle,
+    LaneMembership, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle,
 };
 use crate::{ClaimRequest, Claimed, Loop, RuleStore, Settled, StoreError, dependencies as guards, rules, sql};
 
@@ -358,7 +358,7 @@ pub async fn lanes_of_reopened(
     Ok(Some(lanes))
 }
 
-async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<LaneMembership>, StoreError> {
     const OPEN: &str =
         "select o.id, o.lane, t.labels::text, t.rules, t.executor from task_open o join task t on t.id = o.id";
     let rows = match whose {
@@ -372,7 +372,7 @@ async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Bel
         Whose::Execution(id) => client.query(&format!("{OPEN} where o.execution_id = $1"), &[&id]).await?,
         Whose::Task(id) => client.query(&format!("{OPEN} where o.id = $1"), &[&id]).await?,
     };
-    Ok(rows.iter().map(|row| Belongs::new(row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))).collect())
+    Ok(rows.iter().map(|row| LaneMembership::new(row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))).collect())
 }
 
 pub async fn carry(store: &PostgresStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
@@ -405,7 +405,7 @@ impl RuleTables for PostgresStore {
         Ok(RuleState { generation: row.get(0), settled: row.get(1), swept: row.get(2) })
     }
 
-    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+    async fn belongings(&self, whose: Whose) -> Result<Vec<LaneMembership>, StoreError> {
         let client = self.writer().await?;
         let found = belongings(&client, whose).await?;
         drop(client);
@@ -500,7 +500,7 @@ impl RuleStore for PostgresStore {
         settle(self).await
     }
 
-    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+    async fn attach_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
         carry(self, id.0, kind, names).await
     }
 

@@ -58,7 +58,7 @@ async fn a_foreign_transaction_delays_nothing() {
         let claimed = w.claim(1).await.remove(0);
         w.succeed(&claimed.stored).await;
         assert_eq!(everything(&*store, Some(from)).await.len(), 5, "round {round}");
-        let stretch = store.unfolded(1_000).await.expect("the statistics");
+        let stretch = store.pending_stats(1_000).await.expect("the statistics");
         assert_eq!(stretch.facts.len(), 1, "round {round}");
         assert!(store.fold(&stretch, &comeback_core::stats::Fold::of(&stretch.facts), w.now()).await.expect("folded"));
     }
@@ -297,7 +297,7 @@ async fn cursors_from_before_go_on_where_they_were() {
         let rest = all.iter().filter(|it| it.cursor.row > told.cursor.row).count();
         assert_eq!(everything(&*store, Some(end)).await.len(), rest, "after the transaction of event {i}");
     }
-    let stretch = store.unfolded(10_000).await.expect("the statistics");
+    let stretch = store.pending_stats(10_000).await.expect("the statistics");
     assert_eq!(stretch.from, half.to_string());
     let behind = all.iter().filter(|it| it.cursor.row > by_position[by_position.len() / 2]);
     assert_eq!(

@@ -19,7 +19,7 @@ use crate::audit::Given;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
 use crate::row::{HistoryRow, corrupt};
-use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
+use crate::stats::{LEAN_HISTORY, Owner, StatsBatch, SumLine, SumsQuery, fact, keep, place, trouble};
 use crate::{StatsStore, StoreError, sql};
 
 async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) -> Result<Vec<Fact>, StoreError> {
@@ -174,7 +174,7 @@ async fn add_sums(store: &PostgresStore, tx: &Transaction<'_>, fold: &Fold) -> R
 
 #[async_trait]
 impl StatsStore for PostgresStore {
-    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+    async fn pending_stats(&self, limit: u32) -> Result<StatsBatch, StoreError> {
         self.read(async {
             let mut client = self.reader().await?;
             let from: String = client.query_one(sql::stats::PLACE.postgres, &[]).await?.get(0);
@@ -195,12 +195,12 @@ impl StatsStore for PostgresStore {
             let to =
                 rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of_position(row.position).to_string());
             let facts = facts(self, &tx, &rows).await?;
-            Ok(Stretch { from, to, facts, more })
+            Ok(StatsBatch { from, to, facts, more })
         })
         .await
     }
 
-    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+    async fn fold(&self, stretch: &StatsBatch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
         add(self, (&stretch.from, &stretch.to), fold, now).await
     }
 
@@ -225,7 +225,7 @@ impl StatsStore for PostgresStore {
     }
 
     /// Whether there is more to do of it.
-    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+    async fn compact_stats(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
         let mut client = self.writer().await?;
         let tx = client.transaction().await?;
         // Nobody adds meanwhile.

@@ -28,7 +28,7 @@ pub struct Shortcut {
 
 /// An index, and what is true of all rows that it leads to.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Way {
+pub(super) struct AccessPath {
     pub index: Option<&'static str>,
     pub condition: Option<Cow<'static, str>>,
     pub due: Due,
@@ -44,35 +44,36 @@ pub(super) enum Due {
 
 const TASK_LANE: &str = "task_lane";
 
-const fn way(index: &'static str, condition: &'static str, due: Due) -> Way {
-    Way { index: Some(index), condition: Some(Cow::Borrowed(condition)), due }
+const fn way(index: &'static str, condition: &'static str, due: Due) -> AccessPath {
+    AccessPath { index: Some(index), condition: Some(Cow::Borrowed(condition)), due }
 }
 
-const RETRIES: Way = way("open_retry", "o.state = 4 and o.hold = 0", Due::Set);
-const STARTS: Way = way("open_start", "o.state = 0 and o.hold = 0 and o.due is not null", Due::Set);
-const READY: Way = way("open_ready", "o.state = 1 and o.hold = 0", Due::None);
-const LEASED: Way = way("open_lease", "o.lease_expires is not null", Due::None);
-const LEASELESS: Way =
+const RETRIES: AccessPath = way("open_retry", "o.state = 4 and o.hold = 0", Due::Set);
+const STARTS: AccessPath = way("open_start", "o.state = 0 and o.hold = 0 and o.due is not null", Due::Set);
+const READY: AccessPath = way("open_ready", "o.state = 1 and o.hold = 0", Due::None);
+const LEASED: AccessPath = way("open_lease", "o.lease_expires is not null", Due::None);
+const LEASELESS: AccessPath =
     way("open_leaseless", "o.state in (3, 5) and o.lease_at is not null and o.lease_expires is null", Due::None);
-const HELD: Way = way("open_held", "(o.state = 5 or o.hold = 1 or o.held_until is not null)", Due::Unknown);
+const HELD: AccessPath = way("open_held", "(o.state = 5 or o.hold = 1 or o.held_until is not null)", Due::Unknown);
 /// Of executions that are paused.
-const HELD_DUE: Way = way("open_held", "o.hold = 1 and o.due is not null", Due::Set);
+const HELD_DUE: AccessPath = way("open_held", "o.hold = 1 and o.due is not null", Due::Set);
 /// All that are not due at any time; none of the ways with `Due::Set` leads there.
-const NEVER_DUE: Way = Way { index: None, condition: Some(Cow::Borrowed("o.due is null")), due: Due::None };
+const NEVER_DUE: AccessPath =
+    AccessPath { index: None, condition: Some(Cow::Borrowed("o.due is null")), due: Due::None };
 
-impl Way {
-    pub fn whole() -> Way {
-        Way { index: None, condition: None, due: Due::Unknown }
+impl AccessPath {
+    pub fn whole() -> AccessPath {
+        AccessPath { index: None, condition: None, due: Due::Unknown }
     }
 
-    fn by_lane() -> Way {
-        Way { index: Some(TASK_LANE), ..Way::whole() }
+    fn by_lane() -> AccessPath {
+        AccessPath { index: Some(TASK_LANE), ..AccessPath::whole() }
     }
 
-    fn ended(state: State) -> Way {
+    fn ended(state: State) -> AccessPath {
         // Said twice, since only what is said word for word is an index's condition to SQLite.
         let condition = format!("o.state = {} and o.state <> {}", state.code(), State::Succeeded.code());
-        Way { index: Some("done_state"), condition: Some(condition.into()), due: Due::None }
+        AccessPath { index: Some("done_state"), condition: Some(condition.into()), due: Due::None }
     }
 
     /// The column that says the lane. A row may have moved to a lane beside that of its body; both are asked for together.
@@ -124,7 +125,7 @@ impl ListStatement<'_> {
         Some(Plan { shortcuts: self.shortcuts(), rounds })
     }
 
-    fn along(&self, ways: &[Way]) -> Vec<Statement> {
+    fn along(&self, ways: &[AccessPath]) -> Vec<Statement> {
         ways.iter().filter_map(|way| self.through(way)).collect()
     }
 
@@ -172,15 +173,15 @@ impl ListStatement<'_> {
         }
         if let Some(lanes) = self.lanes() {
             let rows = format!("select 1 from task where {}", list("lane", lanes.into_iter()));
-            shortcuts.push(Shortcut { count: Some(counted(rows)), statements: self.along(&[Way::by_lane()]) });
+            shortcuts.push(Shortcut { count: Some(counted(rows)), statements: self.along(&[AccessPath::by_lane()]) });
         }
         shortcuts
     }
 
     /// The indexes that together lead to all that are in one of these states; nothing where some of them are in none.
-    fn ways_to(&self, test: &Test) -> Option<Vec<Way>> {
+    fn ways_to(&self, test: &Test) -> Option<Vec<AccessPath>> {
         let Test::State(tests) = test else { return None };
-        let mut ways: Vec<Way> = Vec::new();
+        let mut ways: Vec<AccessPath> = Vec::new();
         for test in tests {
             for way in self.ways_to_state(test)? {
                 if !ways.contains(&way) {
@@ -191,7 +192,7 @@ impl ListStatement<'_> {
         (!ways.is_empty()).then_some(ways)
     }
 
-    fn ways_to_state(&self, test: &StateTest) -> Option<Vec<Way>> {
+    fn ways_to_state(&self, test: &StateTest) -> Option<Vec<AccessPath>> {
         match (test, self.half) {
             (StateTest::Is(State::Waiting), TaskTable::Open) => None,
             (StateTest::Is(State::Pending), TaskTable::Open) => Some(vec![READY, HELD]),
@@ -206,7 +207,7 @@ impl ListStatement<'_> {
             (StateTest::Held, TaskTable::Open) => Some(vec![HELD, READY]),
             (StateTest::Is(State::Paused), TaskTable::Open) => Some(vec![HELD]),
             (StateTest::Is(State::Succeeded) | StateTest::Recovered, TaskTable::Done) => None,
-            (StateTest::Is(state), TaskTable::Done) if state.is_terminal() => Some(vec![Way::ended(*state)]),
+            (StateTest::Is(state), TaskTable::Done) if state.is_terminal() => Some(vec![AccessPath::ended(*state)]),
             _ => Some(Vec::new()),
         }
     }
@@ -217,7 +218,7 @@ impl ListStatement<'_> {
     }
 
     /// The ways to all that are due at some time, each in that order.
-    fn dated(&self) -> Vec<Way> {
+    fn dated(&self) -> Vec<AccessPath> {
         let waits = |test: &StateTest| matches!(test, StateTest::Is(State::Waiting) | StateTest::Held);
         let retries = |test: &StateTest| {
             matches!(test, StateTest::Is(State::RetryPending) | StateTest::Retrying | StateTest::Held)
@@ -231,7 +232,7 @@ impl ListStatement<'_> {
     }
 
     /// The way to all others, of which a term about due times says nothing.
-    fn undated(&self) -> Vec<Way> {
+    fn undated(&self) -> Vec<AccessPath> {
         let is_of_due = |test: &Test| matches!(test, Test::Time { field: TimeField::Due, .. });
         let is_other = |test: &StateTest| !matches!(test, StateTest::Is(State::RetryPending) | StateTest::Retrying);
         let none = self.asked().any(is_of_due) || !self.may_be(is_other);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use comeback_core::error_group::{Deed, Group};
+use comeback_core::error_group::{Group, TriageAction};
 use comeback_core::{Audit, Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -92,7 +92,7 @@ pub fn put_group(
     connection: &Connection,
     namespace: i32,
     fingerprint: i64,
-    deed: &Deed,
+    deed: &TriageAction,
     audit: &Audit,
     now: Timestamp,
 ) -> Result<Option<Group>, StoreError> {
@@ -150,7 +150,7 @@ impl ErrorGroupStore for SqliteStore {
         &self,
         namespace: &str,
         fingerprint: i64,
-        deed: &Deed,
+        deed: &TriageAction,
         audit: &Audit,
         now: Timestamp,
     ) -> Result<Option<Group>, StoreError> {

@@ -47,7 +47,7 @@ use rusqlite::Connection;
 use writer::Writer;
 
 use crate::dictionary::Dictionary;
-use crate::forget::Suspects;
+use crate::forget::UnusedCandidates;
 use crate::interactive::{Scope, Searches};
 use crate::schema::SchemaState;
 use crate::{Background, StoreError};
@@ -91,7 +91,7 @@ pub struct SqliteStore {
     dictionary: Arc<Dictionary>,
     /// Held while new lanes and policies are counted and given their numbers.
     learning: tokio::sync::Mutex<()>,
-    suspects: Suspects,
+    suspects: UnusedCandidates,
     wakes: tokio::sync::watch::Sender<u64>,
     /// Present where there is a file.
     fence: Option<fence::Fence>,
@@ -122,7 +122,7 @@ impl SqliteStore {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock, &background)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        let (learning, suspects) = (tokio::sync::Mutex::new(()), Suspects::default());
+        let (learning, suspects) = (tokio::sync::Mutex::new(()), UnusedCandidates::default());
         Ok(SqliteStore {
             readers,
             interactive_readers,

@@ -18,7 +18,9 @@ use crate::audit::as_json;
 use crate::dependencies::Dependency;
 use crate::dictionary::{Dictionary, Walk};
 use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
-use crate::rules::{Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle};
+use crate::rules::{
+    LaneMembership, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle,
+};
 use crate::{ClaimRequest, RuleStore, Settled, StoreError, dependencies as guards, rules, sql};
 
 /// Tasks of one lane that a claim looks at.
@@ -217,7 +219,7 @@ pub fn lane_of_reopened(tx: &Tx<'_>, lane: i32, id: Uuid) -> Result<Option<i32>,
     Ok(tx.dictionary.lane_id(&lane))
 }
 
-fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<Belongs>, StoreError> {
+fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<LaneMembership>, StoreError> {
     let mut statement =
         connection.prepare_cached("select id, lane, labels, rules, executor from task where id = ?1")?;
     let mut found = Vec::with_capacity(ids.len());
@@ -227,13 +229,13 @@ fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<Belongs>, StoreErr
     Ok(found)
 }
 
-fn read_belongs(row: &rusqlite::Row<'_>) -> rusqlite::Result<Belongs> {
+fn read_belongs(row: &rusqlite::Row<'_>) -> rusqlite::Result<LaneMembership> {
     let (labels, rules): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
     let id = Uuid::from_bytes(row.get(0)?);
-    Ok(Belongs::new(id, row.get(1)?, labels.as_deref(), rules.as_deref(), row.get(4)?))
+    Ok(LaneMembership::new(id, row.get(1)?, labels.as_deref(), rules.as_deref(), row.get(4)?))
 }
 
-fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, StoreError> {
+fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<LaneMembership>, StoreError> {
     const OPEN: &str = "select o.id, o.lane, t.labels, t.rules, t.executor from task_open o join task t on t.id = o.id";
     match whose {
         Whose::Ended(ids) => ended(connection, ids),
@@ -310,7 +312,7 @@ impl RuleTables for SqliteStore {
         .await
     }
 
-    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+    async fn belongings(&self, whose: Whose) -> Result<Vec<LaneMembership>, StoreError> {
         self.read(move |connection, _| belongings(connection, &whose)).await
     }
 
@@ -386,7 +388,7 @@ impl RuleStore for SqliteStore {
         settle(self).await
     }
 
-    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+    async fn attach_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
         carry(self, id.0, kind, names).await
     }
 

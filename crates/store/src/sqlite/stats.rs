@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use comeback_core::error_group::Group;
-use comeback_core::stats::{Fact, Fold, Trouble};
+use comeback_core::stats::{EarlierFailure, Fact, Fold};
 use comeback_core::{Class, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -19,13 +19,13 @@ use crate::dictionary::Dictionary;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
 use crate::row::{HistoryRow, corrupt};
-use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
+use crate::stats::{LEAN_HISTORY, Owner, StatsBatch, SumLine, SumsQuery, fact, keep, place, trouble};
 use crate::{StatsStore, StoreError, sql};
 
 /// Rows of the feed that are looked at in one go, each of which is a transaction.
 const ROWS: u32 = 512;
 
-pub fn unfolded(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<Stretch, StoreError> {
+pub fn pending_stats(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<StatsBatch, StoreError> {
     let from: String = connection.query_row(sql::stats::PLACE.sqlite, (), |row| row.get(0))?;
     let rows: Vec<(u64, i32, Vec<u8>)> = connection
         .prepare_cached("select id, namespace, items from feed where id > ?1 order by id limit ?2")?
@@ -33,7 +33,7 @@ pub fn unfolded(connection: &Connection, dictionary: &Dictionary, limit: u32) ->
             Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?, row.get(2)?))
         })?
         .collect::<rusqlite::Result<_>>()?;
-    let mut stretch = Stretch { to: from.clone(), from, facts: Vec::new(), more: rows.len() >= ROWS as usize };
+    let mut stretch = StatsBatch { to: from.clone(), from, facts: Vec::new(), more: rows.len() >= ROWS as usize };
     let mut items_read = 0;
     for (id, namespace, items) in rows {
         if items_read >= limit as usize {
@@ -103,7 +103,7 @@ fn owner(
     Ok(Some(Owner { namespace: namespace.clone(), lane, policy, cost }))
 }
 
-fn trouble_before(connection: &Connection, subject: Uuid, seq: u32) -> Result<Option<Trouble>, StoreError> {
+fn trouble_before(connection: &Connection, subject: Uuid, seq: u32) -> Result<Option<EarlierFailure>, StoreError> {
     let since: Option<i64> = connection
         .prepare_cached(
             "select at from history where subject = ?1 and seq < ?2 and outcome in (1, 2, 3) order by seq limit 1",
@@ -189,7 +189,12 @@ pub fn sums(connection: &Connection, namespace: &str, query: &SumsQuery) -> Resu
 }
 
 /// Whether there is more to do of it.
-pub fn tidy_sums(connection: &Connection, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+pub fn compact_stats(
+    connection: &Connection,
+    now: Timestamp,
+    limit: u32,
+    most_groups: u32,
+) -> Result<bool, StoreError> {
     let mut more = false;
     for (before, span) in keep::steps(now) {
         let sql = "select min(at) from stat where at < ?1 and at % ?2 <> 0";
@@ -219,11 +224,11 @@ pub fn tidy_sums(connection: &Connection, now: Timestamp, limit: u32, most_group
 
 #[async_trait]
 impl StatsStore for SqliteStore {
-    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
-        self.read(move |connection, dictionary| unfolded(connection, dictionary, limit)).await
+    async fn pending_stats(&self, limit: u32) -> Result<StatsBatch, StoreError> {
+        self.read(move |connection, dictionary| pending_stats(connection, dictionary, limit)).await
     }
 
-    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+    async fn fold(&self, stretch: &StatsBatch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
         let (from, to, fold) = (stretch.from.clone(), stretch.to.clone(), fold.clone());
         self.writer.run(move |tx| add(tx.connection, tx.dictionary, (&from, &to), &fold, now)).await
     }
@@ -233,7 +238,7 @@ impl StatsStore for SqliteStore {
         self.search(move |connection, _| sums(connection, &namespace, &query)).await
     }
 
-    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
-        self.writer.run(move |tx| tidy_sums(tx.connection, now, limit, most_groups)).await
+    async fn compact_stats(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        self.writer.run(move |tx| compact_stats(tx.connection, now, limit, most_groups)).await
     }
 }

@@ -59,7 +59,7 @@ fn failed(attempt: u32, verdict: Verdict) -> Fact {
 }
 
 fn recovered(attempt: u32, after: u64) -> Fact {
-    let trouble = Trouble {
+    let trouble = EarlierFailure {
         since: T0 + Millis(500) - Millis(after),
         failure: Failure::new(Trigger::Error, "order 9 refused"),
         class: Some(Class::Retryable),

@@ -1,6 +1,6 @@
 //! What retrying came to, and error groups.
 
-use comeback_core::error_group::Standing;
+use comeback_core::error_group::GroupStatus;
 use comeback_core::stats::{Dimension, Origin};
 use comeback_core::{Class, Trigger};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         ("StatsBy", words!(Dimension)),
         ("StatsOrigin", words!(Origin)),
-        ("ErrorState", words!(Standing)),
+        ("ErrorState", words!(GroupStatus)),
         ("ErrorAction", word(&ACTIONS)),
         ("ErrorClass", word(&CLASSES)),
         ("Rate", rate()),
