@@ -6,7 +6,7 @@ use comeback_core::transition::Act;
 use comeback_core::{Millis, NamePatterns};
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
-use comeback_server::auth::{Keys, Made, NewKey, Role, Terms, default_namespace, key_id};
+use comeback_server::auth::{KeyLimits, KeyResult, Keys, NewKey, Role, default_namespace, key_id};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -122,13 +122,18 @@ pub fn ends(count: u64) -> String {
 }
 
 /// What a key is limited to.
-fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<Terms, Failure> {
+fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<KeyLimits, Failure> {
     let read = |text: &String| {
         let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         network.ok_or_else(|| Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--from 10.0.0.0/8"))
     };
     let allowed_addresses = addresses.iter().map(read).collect::<Result<_, _>>()?;
-    Ok(Terms { queues: NamePatterns::new(queues), kinds: NamePatterns::new(kinds), allowed_addresses, replaces: None })
+    Ok(KeyLimits {
+        queues: NamePatterns::new(queues),
+        kinds: NamePatterns::new(kinds),
+        allowed_addresses,
+        replaces: None,
+    })
 }
 
 fn show_new(out: &Output, key: &Value) {
@@ -151,7 +156,7 @@ async fn create_offline(
     name: Option<String>,
     namespace: Option<String>,
     valid_for: Option<Millis>,
-    terms: Terms,
+    terms: KeyLimits,
 ) -> Result<u8, Failure> {
     let role = Role::from_word(role).ok_or_else(|| {
         Failure::new(code::USAGE, format!("`{role}` is no role"))
@@ -167,7 +172,7 @@ async fn create_offline(
     let by = Act { by: Some("comeback key create".into()), ..Act::default() };
     let (id, now) = (key_id(None).map_err(|error| broken(place, &error))?, SystemClock::new().now());
     let made = Keys::default().create_as(&*store, id, new, terms, u64::MAX, &by, now).await;
-    let Made::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
+    let KeyResult::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
         let why = "an active key of this namespace has this name, or a key for `*` has it";
         return Err(Failure::new(code::USAGE, why).remedy("choose another --name"));
     };

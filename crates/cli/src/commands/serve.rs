@@ -10,7 +10,7 @@ use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reac
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{Background, Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
-use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
+use comeback_server::{App, AppOptions, LimiterOptions, ServeOptions};
 use tokio::net::TcpListener;
 
 use super::broken;
@@ -94,7 +94,7 @@ struct Door<'a> {
     place: &'a Place,
     listener: TcpListener,
     resumed: String,
-    gate: GateOptions,
+    gate: LimiterOptions,
     serving: ServeOptions,
     clock: Option<Arc<VirtualClock>>,
     instance: String,
@@ -112,7 +112,8 @@ async fn open(
     let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
     let trusted_proxies = networks(&args.trusted_proxy, "--trusted-proxy 10.1.0.0/16")?;
-    let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests(), trusted_proxies };
+    let options =
+        AppOptions { instance, clock, executors, limiter: gate, requests: telemetry.requests(), trusted_proxies };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
@@ -213,7 +214,7 @@ fn periods(given: &[String]) -> Result<Vec<(Loop, Millis)>, Failure> {
 pub(super) struct Limited {
     limits: Limits,
     policies: PolicyLimits,
-    gate: GateOptions,
+    gate: LimiterOptions,
     serving: ServeOptions,
 }
 
@@ -226,11 +227,11 @@ pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
         let (name, value) = text.split_once('=').ok_or_else(|| wrong("a limit is a name, `=` and a value".into()))?;
         let set = match name {
             _ if ServeOptions::NAMES.contains(&name) => limited.serving.set(name, value),
-            _ if GateOptions::NAMES.contains(&name) => limited.gate.set(name, value),
+            _ if LimiterOptions::NAMES.contains(&name) => limited.gate.set(name, value),
             _ if PolicyLimits::NAMES.contains(&name) => limited.policies.set(name, value),
             _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
             _ => {
-                let names = [ServeOptions::NAMES, GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
+                let names = [ServeOptions::NAMES, LimiterOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
                 Err(format!("there are {}", names.join(", ")))
             }
         };

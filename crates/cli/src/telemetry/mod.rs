@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comeback_engine::Watching;
 use comeback_engine::store::Background;
-use comeback_server::Listener;
+use comeback_server::RequestObserver;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::{Failure, code};
@@ -49,7 +49,7 @@ impl Telemetry {
         Watching::by(Arc::new(attempts::Attempts::new(self.spans.clone())))
     }
 
-    pub fn requests(&self) -> Option<Listener> {
+    pub fn requests(&self) -> Option<RequestObserver> {
         let spans = self.spans.clone()?;
         Some(Arc::new(move |asked| spans.request(asked)))
     }

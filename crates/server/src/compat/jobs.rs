@@ -19,8 +19,8 @@ use uuid::Uuid;
 use super::Shape;
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::routes::{Line, line};
 use crate::wire;
@@ -50,7 +50,7 @@ pub fn lines() -> Vec<Line> {
 struct RetryIn {
     /// Kept as a note; who acts is who holds the key.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
@@ -58,7 +58,7 @@ async fn retry(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RetryIn = wire::read(&body)?;
@@ -70,7 +70,7 @@ async fn retry(
     let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
     let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
-    let deed = Deed { act, once: once.of(&app, &body)? };
+    let deed = Deed { act, once: idempotency.with_body(&app, &body)? };
     let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { deed, ..ManualRetry::default() }).await {
         Ok(retried) => retried,
         Err(error) => return Err(refusal(error)),

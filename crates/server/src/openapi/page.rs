@@ -1,4 +1,4 @@
-//! The document as a page: everything it needs is in it, and nothing it does can reach another server.
+//! The API reference as a self-contained page without external resources.
 
 use std::sync::LazyLock;
 
@@ -11,22 +11,24 @@ use crate::routes::{Route, table};
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-pub struct Page {
+/// The API reference page and its content security policy.
+pub struct DocPage {
     pub text: String,
-    /// Only this very script and this very style, and only the document of this server.
+    /// Content security policy: only this script, this style and the document of this server.
     pub content_security_policy: String,
 }
 
-/// For whoever runs no scripts.
+/// Fallback without scripts.
 fn routes() -> String {
     let one = |route: Route| format!("<p><code>{} {}</code> {}</p>", route.method, route.path, route.summary);
     table().into_iter().map(one).collect()
 }
 
-pub fn page() -> &'static Page {
-    static PAGE: LazyLock<Page> = LazyLock::new(|| {
+/// The page, built once.
+pub fn page() -> &'static DocPage {
+    static PAGE: LazyLock<DocPage> = LazyLock::new(|| {
         let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
-        Page {
+        DocPage {
             text: format!(
                 "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, \
                  initial-scale=1\"><title>Comeback API</title><style>{STYLE}</style><body><noscript><main><h1>Comeback \

@@ -1,10 +1,11 @@
-//! Events, as they are told to those who follow.
+//! Events on the wire.
 
 use comeback_core::EventKind;
 use comeback_engine::Cursors;
 use comeback_engine::store::FeedEvent;
 use serde_json::Value;
 
+/// JSON of an event of the feed.
 pub fn of_feed(it: &FeedEvent, cursors: &Cursors) -> Value {
     let mut shown = it.event.told();
     shown["id"] = cursors.show(&it.namespace, it.cursor).into();
@@ -12,7 +13,7 @@ pub fn of_feed(it: &FeedEvent, cursors: &Cursors) -> Value {
     shown
 }
 
-/// The names that a playbook engine has for what happens; nothing where it has none.
+/// Name of an event type in a playbook engine; `None` if it has none.
 pub fn seed_name(kind: EventKind) -> Option<&'static str> {
     Some(match kind {
         EventKind::ExecutionStarted => "execution_started",
@@ -31,14 +32,14 @@ pub fn seed_name(kind: EventKind) -> Option<&'static str> {
     })
 }
 
-/// All of those names.
+/// All names of a playbook engine.
 pub fn seed_names() -> Vec<&'static str> {
     let mut names: Vec<&str> = EventKind::ALL.iter().filter_map(|kind| seed_name(*kind)).collect();
     names.dedup();
     names
 }
 
-/// What a word of either sort stands for; nothing when it stands for none.
+/// Event types of a name in either naming; empty if there is none.
 pub fn kinds(word: &str) -> Vec<EventKind> {
     let named = |kind: &EventKind| kind.word() == word || seed_name(*kind) == Some(word);
     EventKind::ALL.iter().copied().filter(named).collect()

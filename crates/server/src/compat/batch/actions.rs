@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 
 const VERBS: [(&str, &str); 5] =
     [("Get", "GET"), ("Post", "POST"), ("Put", "PUT"), ("Patch", "PATCH"), ("Delete", "DELETE")];
@@ -20,7 +20,7 @@ const VERBS: [(&str, &str); 5] =
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchAction)]
 pub struct ActionIn {
-    #[schema(value_type = stands_for::BatchActionKind)]
+    #[schema(value_type = schema_types::BatchActionKindSchema)]
     kind: String,
     params: ParamsIn,
 }
@@ -30,13 +30,13 @@ pub struct ActionIn {
 #[schema(as = BatchActionParams)]
 pub struct ParamsIn {
     url: String,
-    #[schema(value_type = stands_for::BatchVerb)]
+    #[schema(value_type = schema_types::BatchVerbSchema)]
     verb: String,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     body: Option<Value>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Headers, required = false)]
+    #[schema(value_type = schema_types::HeadersSchema, required = false)]
     headers: BTreeMap<String, SecretText>,
 }
 

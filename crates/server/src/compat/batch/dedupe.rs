@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::output;
 use crate::App;
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 use crate::problem::Problem;
 
 /// Which tasks are like a new one.
@@ -21,9 +21,9 @@ use crate::problem::Problem;
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchMatcher)]
 pub struct MatcherIn {
-    #[schema(value_type = stands_for::BatchStatus)]
+    #[schema(value_type = schema_types::BatchStatusSchema)]
     status: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     kind: String,
     /// Fields of the metadata in which both have the same.
     #[serde(default)]

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use super::actions::ActionIn;
 use super::dedupe::{self, MatcherIn};
 use super::rules::{self, RuleIn};
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 use crate::problem::Problem;
 use crate::wire::{self, Object};
 
@@ -29,11 +29,11 @@ use crate::wire::{self, Object};
 #[schema(as = BatchTask)]
 pub struct TaskIn {
     /// The caller's own name for it in this batch, by which others depend on it.
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     pub id: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     name: String,
-    #[schema(value_type = stands_for::BatchKind)]
+    #[schema(value_type = schema_types::BatchKindSchema)]
     kind: String,
     /// Seconds without a sign of life after which a run has failed; 60 where nothing is said.
     #[serde(default)]
@@ -41,7 +41,7 @@ pub struct TaskIn {
     timeout: Option<u32>,
     /// Its plain values are also labels.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Metadata>)]
+    #[schema(value_type = Option<schema_types::MetadataSchema>)]
     metadata: Option<Map<String, Value>>,
     /// Nothing is made where a task like one of these is there already.
     #[serde(default)]
@@ -77,14 +77,14 @@ pub struct TaskIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchDependency)]
 pub struct DependencyIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     id: String,
     /// The task fails where that one does not succeed; or, when this is false, waits for its end only.
     #[serde(default)]
     requires_success: Option<bool>,
     /// The task is skipped where this can no longer come true.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::BatchCondition>)]
+    #[schema(value_type = Option<schema_types::BatchConditionSchema>)]
     condition: Option<String>,
 }
 
@@ -110,7 +110,7 @@ pub struct RetryIn {
     max_delay_secs: Option<u32>,
     /// All of them where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<stands_for::BatchTrigger>>, min_items = 1)]
+    #[schema(value_type = Option<Vec<schema_types::BatchTriggerSchema>>, min_items = 1)]
     retry_on: Option<Vec<String>>,
 }
 
@@ -294,7 +294,7 @@ fn needs(all: Vec<DependencyIn>, own: &str, earlier: &BTreeSet<String>, faults: 
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchRules)]
 pub struct RulesIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     pub kind: String,
     /// In place of those they have.
     #[schema(max_items = 16)]
@@ -307,7 +307,7 @@ pub struct RulesIn {
 #[schema(as = BatchUpdate)]
 pub struct UpdateIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::BatchEnd>)]
+    #[schema(value_type = Option<schema_types::BatchEndSchema>)]
     pub status: Option<String>,
     /// Needed with `Failure`.
     #[serde(default)]

@@ -22,7 +22,7 @@ use super::{dedupe, output};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::compat::Shape;
-use crate::once::Once;
+use crate::idempotency::IdempotencyKey;
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::routes::admin::NothingIn;
@@ -139,7 +139,7 @@ async fn create(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let config = app.engine.config();
@@ -158,7 +158,7 @@ async fn create(
         faults.absorb(&at, part);
     }
     faults.or(())?;
-    let idempotency = once.of(&app, &body)?;
+    let idempotency = idempotency.with_body(&app, &body)?;
     let asked = Asked { planned, idempotency, traceparent };
     for _ in 0..ROUNDS {
         if let Some(answer) = make(&app, &caller, &asked).await? {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 
 /// Rules that one task may carry.
 const MOST: usize = 16;
@@ -39,13 +39,13 @@ pub enum RuleIn {
 #[schema(as = BatchRuleMatcher)]
 pub struct RuleMatcherIn {
     /// `Running`, which `Claimed` is a part of.
-    #[schema(value_type = stands_for::BatchRunning)]
+    #[schema(value_type = schema_types::BatchRunningSchema)]
     status: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     kind: String,
     /// A task that lacks one of them never starts.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 16)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 16)]
     fields: Vec<String>,
 }
 

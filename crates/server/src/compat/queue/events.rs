@@ -23,7 +23,7 @@ use super::routes::Holder;
 use super::status::Standing;
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
 use crate::routes::events::{Wanted, look};
 use crate::routes::{LIMIT, Line, Query, line};
@@ -72,24 +72,24 @@ const PARAMETERS: &[Param] = &[
 #[serde(deny_unknown_fields)]
 #[schema(as = EmittedEvent)]
 struct EmitIn {
-    #[schema(value_type = stands_for::EmittedType)]
+    #[schema(value_type = schema_types::EmittedTypeSchema)]
     event_type: String,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Id>)]
+    #[schema(value_type = Option<schema_types::IdSchema>)]
     queue_id: Option<Uuid>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Id>)]
+    #[schema(value_type = Option<schema_types::IdSchema>)]
     execution_id: Option<Uuid>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_id: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
@@ -97,7 +97,7 @@ struct EmitIn {
     stack_trace: Option<String>,
     /// As the type says, in whichever words; it may be left out.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     status: Option<String>,
 }
 

@@ -24,8 +24,8 @@ use uuid::Uuid;
 use super::output;
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::routes::admin::NothingIn;
@@ -114,21 +114,21 @@ type Shared = State<Arc<App>>;
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJob)]
 struct EnqueueIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     node_id: String,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_name: Option<String>,
     /// The kind of the task; `step` where nothing is said.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_type: Option<String>,
     /// What is to be done, for whoever does it.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     action: Option<Raw>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     context: Option<Raw>,
     #[serde(default)]
     #[schema(minimum = -1000, maximum = 1000)]
@@ -142,14 +142,14 @@ struct EnqueueIn {
     max_attempts: Option<u32>,
     /// In the dialect `step`; nothing is retried where nothing is said.
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     retry: Option<Box<RawValue>>,
 }
 
 async fn enqueue(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: EnqueueIn = wire::read(&body)?;
@@ -176,7 +176,7 @@ async fn enqueue(
         start: given.available_at.map(|Instant(at)| Moment::At(at)),
         ..TaskSpec::new(given.node_type.unwrap_or_else(|| "step".into()))
     };
-    let idempotency = once.of(&app, &body)?;
+    let idempotency = idempotency.with_body(&app, &body)?;
     let execution = Some(ExecutionSpec::default());
     let submit = Submit { namespace: caller.namespace, tasks: vec![spec], execution, idempotency, ..Submit::default() };
     let answer = app.engine.submit(submit).await.map_err(in_this_dialect)?;
@@ -207,7 +207,7 @@ fn in_this_dialect(error: CommandError) -> Problem {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobLeaseRequest)]
 struct LeaseIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     worker_id: String,
     #[serde(default = "a_minute")]
     #[schema(minimum = 1, maximum = 3600)]
@@ -307,12 +307,12 @@ impl<'a> Holder<'a> {
 #[schema(as = JobSuccess)]
 struct CompleteIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
 }
 
@@ -320,15 +320,15 @@ struct CompleteIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobAck)]
 struct AckIn {
-    #[schema(value_type = stands_for::Id)]
+    #[schema(value_type = schema_types::IdSchema)]
     queue_id: Uuid,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
 }
 
@@ -357,7 +357,7 @@ async fn succeeded(app: &App, caller: &Caller, id: TaskId, given: CompleteIn) ->
 #[schema(as = JobFailure)]
 struct FailIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
@@ -375,10 +375,10 @@ struct FailIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobNack)]
 struct NackIn {
-    #[schema(value_type = stands_for::Id)]
+    #[schema(value_type = schema_types::IdSchema)]
     queue_id: Uuid,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
@@ -428,7 +428,7 @@ async fn reap(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
 #[schema(as = JobHeartbeat)]
 struct HeartbeatIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
