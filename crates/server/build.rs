@@ -20,12 +20,12 @@ fn main() {
     let mut files = Vec::new();
     collect(&from, &from, &mut files);
     files.sort();
-    let mut code = String::from("static FILES: &[File] = &[\n");
+    let mut code = String::from("static FILES: &[UiFile] = &[\n");
     for (name, path) in files {
         let content = fs::read(&path).expect("a file of the dashboard can be read");
         let _ = writeln!(
             code,
-            "    File {{ name: {name:?}, tag: \"\\\"{:016x}\\\"\", content: include_bytes!({path:?}) }},",
+            "    UiFile {{ name: {name:?}, tag: \"\\\"{:016x}\\\"\", content: include_bytes!({path:?}) }},",
             fingerprint(&content)
         );
     }

@@ -11,7 +11,7 @@ use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
 use comeback_core::{State as TaskState, TaskId};
 use comeback_engine::store::ListQuery;
 use comeback_engine::{ActorRequest, CommandError, ManualRetry};
-use comeback_server::route::{Caller, Doc, Line, Need, Once, line, read_body, schema, stands_for};
+use comeback_server::route::{Caller, Doc, IdempotencyKey, Line, Need, line, read_body, schema, schema_types};
 use comeback_server::{App, Problem};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub fn lines() -> Vec<Line> {
 struct RetryIn {
     /// Kept as a note; who acts is who holds the key.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
@@ -54,7 +54,7 @@ async fn retry(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    once: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RetryIn = read_body(&body)?;
@@ -66,7 +66,7 @@ async fn retry(
     let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
     let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
-    let deed = ActorRequest { act, once: once.of(&app, &body)? };
+    let deed = ActorRequest { act, once: once.with_body(&app, &body)? };
     let retried =
         match app.engine.retry(&caller.namespace, id, ManualRetry { request: deed, ..ManualRetry::default() }).await {
             Ok(retried) => retried,

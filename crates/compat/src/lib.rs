@@ -8,11 +8,11 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod batch;
+mod dialect_schemas;
 mod errors;
 mod jobs;
 mod queue;
 mod schedules;
-mod schema_types;
 
 use comeback_server::RouteSet;
 use comeback_server::route::Line;

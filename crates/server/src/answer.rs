@@ -1,5 +1,5 @@
-//! Answers: what of a large one was not sent yet counts as memory of its namespace, so that readers that take it slowly take it from
-//! nobody else.
+//! Response bodies. The unsent part of a large response counts against the memory quota of its namespace, so slow
+//! readers hurt only themselves.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,39 +10,39 @@ use axum::response::Response;
 use bytes::{Buf, Bytes};
 use hyper::body::{Frame, SizeHint};
 
-use crate::memory::Memory;
+use crate::memory::MemoryPermit;
 
-/// Answers up to this size are handed to the connection whole.
+/// Responses up to this size are sent in one piece.
 const SMALL: u64 = 64 << 10;
-/// Bytes of a large answer that are handed to the connection at a time.
+/// Chunk size of a large response, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Headers of every answer of the API: nobody keeps it, and nobody guesses what it is.
+/// Sets the headers of every API response: no caching, no MIME sniffing.
 pub fn guard(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
-/// The bytes of an answer, if they are many. Streams of events have a quota of their own.
+/// Size of a response if it is large. Event streams have a quota of their own.
 pub fn large(response: &Response) -> Option<u64> {
     response.body().size_hint().exact().filter(|size| *size > SMALL)
 }
 
-/// Lets a large answer keep memory until the connection has taken it.
-pub fn hold(response: Response, memory: Memory) -> Response {
-    response.map(|body| Body::new(Held { body, piece: Bytes::new(), memory, yielded: true }))
+/// Makes a large response hold its memory permit until it is sent.
+pub fn hold(response: Response, memory: MemoryPermit) -> Response {
+    response.map(|body| Body::new(MeteredBody { body, piece: Bytes::new(), memory, yielded: true }))
 }
 
-/// A body in pieces, so that what the connection has not taken yet stays here.
-struct Held {
+/// A body sent in chunks that gives back memory as chunks are sent.
+struct MeteredBody {
     body: Body,
     piece: Bytes,
-    memory: Memory,
-    /// Whether other connections of this thread had their turn since the last piece.
+    memory: MemoryPermit,
+    /// Whether the task has yielded since the last chunk.
     yielded: bool,
 }
 
-impl HttpBody for Held {
+impl HttpBody for MeteredBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -1,4 +1,4 @@
-//! Who may do what: roles, scopes, addresses, and the namespace a request is about.
+//! Authorization: roles, scopes, addresses, and the namespace of a request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::App;
-pub use crate::keys::{EVERYWHERE, Key, Keys, Made, NewKey, Terms, default_namespace, key_id};
+pub use crate::keys::{EVERYWHERE, Key, KeyLimits, KeyResult, Keys, NewKey, default_namespace, key_id};
 use crate::problem::Problem;
 
-/// What a key may do.
+/// Role of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -26,8 +26,10 @@ pub enum Role {
 }
 
 impl Role {
+    /// All roles.
     pub const ALL: &[Role] = &[Role::Viewer, Role::Worker, Role::Submitter, Role::Operator, Role::Admin];
 
+    /// The word of a role.
     pub fn word(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
@@ -38,10 +40,12 @@ impl Role {
         }
     }
 
+    /// Parses the word of a role.
     pub fn from_word(word: &str) -> Option<Role> {
         Role::ALL.iter().copied().find(|role| role.word() == word)
     }
 
+    /// Whether the role grants a permission.
     pub fn may(self, need: Need) -> bool {
         match need {
             Need::Nothing => true,
@@ -54,46 +58,46 @@ impl Role {
     }
 }
 
-/// What a route asks of its caller.
+/// Permission that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
-    /// Open to everybody: health, documents.
+    /// No key required: health, documents.
     Nothing,
     Read,
     Work,
     Submit,
     Operate,
     Administer,
-    /// An admin of all namespaces: what is asked for concerns everybody.
+    /// An admin of all namespaces: the request affects every namespace.
     AdministerAll,
 }
 
-/// Who asks, and about which namespace.
+/// The authenticated caller of a request and its namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caller {
     pub namespace: String,
     pub role: Role,
-    /// The key's name, or its id where it has none; nothing when the server is open.
+    /// Name of the key, or its id if it has no name. `None` on a server without keys.
     pub key: Option<String>,
-    /// Whether all namespaces are open to this caller, not only the one it asks about.
+    /// Whether the caller may use all namespaces, not only the one of this request.
     pub everywhere: bool,
-    /// What its request is called.
+    /// Id of the request.
     pub request: Option<String>,
     pub id: Option<String>,
-    /// What its key is good for below its role.
-    terms: Option<Arc<Terms>>,
-    /// When its key ends, where that is soon.
+    /// Limits of the key below its role.
+    terms: Option<Arc<KeyLimits>>,
+    /// Expiry of the key, if it is within two weeks.
     ends_at: Option<Timestamp>,
 }
 
 impl Caller {
-    /// Somebody without a key.
+    /// A caller without a key.
     fn nobody(namespace: String, role: Role, everywhere: bool) -> Caller {
         Caller { namespace, role, key: None, everywhere, request: None, id: None, terms: None, ends_at: None }
     }
 
-    /// Whether this caller would still be let in: long answers ask again and again.
+    /// Whether the caller's key is still valid. Long polls and streams ask repeatedly.
     pub fn still_may(&self, app: &App) -> bool {
         match &self.id {
             Some(id) => app.keys.is_live(id, app.engine.now()),
@@ -101,17 +105,17 @@ impl Caller {
         }
     }
 
-    /// Whether what concerns all namespaces may be told to it.
+    /// Whether the caller may see data of all namespaces.
     pub fn may_administer_all(&self) -> bool {
         self.everywhere && self.role.may(Need::AdministerAll)
     }
 
-    /// Whether a key is this caller's to show and to revoke.
+    /// Whether the caller may list and revoke a key.
     pub fn governs(&self, key: &Key) -> bool {
         self.everywhere || key.namespace == self.namespace
     }
 
-    /// Who to write down for an act: what the caller says, else its key.
+    /// The actor for the audit log: the name in the request, else the name of the key.
     pub fn act(&self, by: Option<String>, note: Option<String>) -> Actor {
         let by = by.or_else(|| self.key.clone());
         Actor {
@@ -124,36 +128,37 @@ impl Caller {
         }
     }
 
-    /// What its key is limited to, where it is limited to queues or kinds.
-    pub fn scope(&self) -> Option<&Terms> {
+    /// Limits of the key, if it is limited to queues or kinds.
+    pub fn scope(&self) -> Option<&KeyLimits> {
         self.terms.as_deref().filter(|terms| terms.is_scoped())
     }
 
-    /// Refuses a queue or a kind that its key is not good for.
+    /// Refuses a queue or a kind outside the limits of the key.
     pub fn check_scope(&self, queue: &str, kind: &str) -> Result<(), Problem> {
         let Some(scope) = self.scope() else { return Ok(()) };
         for (what, name, allowed) in [("queue", queue, &scope.queues), ("kind", kind, &scope.kinds)] {
             if !allowed.allows(name) {
-                return Err(Problem::forbidden(format!("this key is not good for the {what} `{name}`")));
+                return Err(Problem::forbidden(format!("this key does not allow the {what} `{name}`")));
             }
         }
         Ok(())
     }
 
-    /// When its key ends, where that is within two weeks.
+    /// Expiry of the key, if it is within two weeks.
     pub fn key_ends_at(&self) -> Option<Timestamp> {
         self.ends_at
     }
 }
 
+/// Request header with the namespace.
 pub const NAMESPACE: &str = "comeback-namespace";
 
-/// The other end of the connection that a request came on.
+/// Peer address of the connection of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// The address of the caller: the other end of the connection; behind trusted proxies the last address in `X-Forwarded-For` that is
-/// none of theirs. Nothing where it cannot be told.
+/// Address of the caller: the peer, or behind trusted proxies the last address in `X-Forwarded-For` that is not a
+/// trusted proxy. `None` if it is unknown.
 pub fn caller_address(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
     let peer = request.extensions().get::<Peer>()?.0.to_canonical();
@@ -173,12 +178,12 @@ pub fn caller_address(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
     Some(last)
 }
 
-/// An address, with or without a port.
+/// Parses an address with or without a port.
 fn address_of(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
 }
 
-/// What a key that is limited to queues or kinds may ask for. Everything else would show or change what it is not good for.
+/// Routes that a key limited to queues or kinds may use. All others would show or change data outside its limits.
 const SCOPED: &[(Method, &str)] = &[
     (Method::GET, "/api/v1/me"),
     (Method::POST, "/api/v1/tasks"),
@@ -188,7 +193,7 @@ const SCOPED: &[(Method, &str)] = &[
     (Method::POST, "/api/v1/leases/report"),
 ];
 
-/// Who asks, at the route of this path; refused when their key does not reach so far.
+/// Authenticates and authorizes a request for the route at `path`.
 pub fn check(app: &App, need: Need, path: &str, request: &Request) -> Result<Caller, Problem> {
     let caller = identify(app, need, request)?;
     let mut faults = Invalid::default();
@@ -197,11 +202,11 @@ pub fn check(app: &App, need: Need, path: &str, request: &Request) -> Result<Cal
         return Err(Invalid::one(NAMESPACE, &fault.message).into());
     }
     if !caller.role.may(need) {
-        let detail = format!("this needs more than the role {}", caller.role.word());
+        let detail = format!("the role {} does not allow this", caller.role.word());
         return Err(Problem::forbidden(detail));
     }
     if need == Need::AdministerAll && !caller.everywhere {
-        return Err(Problem::forbidden("this concerns all namespaces: it needs an admin's key for `*`"));
+        return Err(Problem::forbidden("this affects all namespaces: it needs an admin key for `*`"));
     }
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     if caller.scope().is_some() && !SCOPED.iter().any(|(it, at)| it == method && *at == path) {
@@ -257,7 +262,7 @@ fn identify(app: &App, need: Need, request: &Request) -> Result<Caller, Problem>
     })
 }
 
-/// What browsers say of a page that asks: where it is from, or that it is not from here.
+/// Whether a browser sent the request from a page of another origin.
 pub fn is_from_another_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("").to_ascii_lowercase());
     if matches!(text("sec-fetch-site").as_deref(), Some("cross-site" | "same-site")) {
@@ -273,7 +278,7 @@ pub fn is_from_another_site(headers: &HeaderMap) -> bool {
     text("host").is_none_or(|host| bare(&host) != bare(from))
 }
 
-/// A server without keys is for this machine only: a page in a browser must not reach it under another name.
+/// Refuses hosts other than localhost on a server without keys (DNS rebinding).
 fn refuse_strangers(headers: &HeaderMap) -> Result<(), Problem> {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("localhost");
     let name = host
@@ -281,17 +286,20 @@ fn refuse_strangers(headers: &HeaderMap) -> Result<(), Problem> {
         .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
     match name.to_ascii_lowercase().as_str() {
         "localhost" | "127.0.0.1" | "[::1]" => Ok(()),
-        _ => Err(Problem::forbidden(format!("without keys this server answers to localhost, not to `{name}`"))),
+        _ => Err(Problem::forbidden(format!(
+            "a server without keys accepts requests to localhost only, not to `{name}`"
+        ))),
     }
 }
 
-/// A server without keys answers nobody behind a proxy: the proxy may have come from anywhere, and rewritten the host.
+/// Refuses proxied requests on a server without keys: the caller may be remote and the host rewritten.
 fn refuse_proxied(headers: &HeaderMap) -> Result<(), Problem> {
     let is_proxys = |name: &str| name == "forwarded" || name == "via" || name.starts_with("x-forwarded-");
     match headers.keys().find(|name| is_proxys(name.as_str())) {
         None => Ok(()),
         Some(name) => Err(Problem::forbidden(format!(
-            "without keys this server does not answer through a proxy (`{name}` was sent); make a key first: comeback key create --role admin"
+            "a server without keys does not accept proxied requests (`{name}` was sent); create a key first: comeback \
+             key create --role admin"
         ))),
     }
 }

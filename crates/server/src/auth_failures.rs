@@ -1,5 +1,5 @@
-//! Failed authentication and refused rights: counted by reason, logged at most once a second, and answered slowly to an address that
-//! fails again and again.
+//! Failed authentication and authorization: counted by reason, logged at most once a second, and delayed for addresses
+//! that fail repeatedly.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::problem::Problem;
 
 /// Why a request was refused with 401 or 403.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RefusalReason {
     /// 401, and no key was sent.
     NoKey,
     /// 401, and the key is unknown, expired or revoked.
@@ -22,50 +22,50 @@ pub enum Reason {
     Forbidden,
 }
 
-impl Reason {
-    const ALL: [Reason; 3] = [Reason::NoKey, Reason::BadKey, Reason::Forbidden];
+impl RefusalReason {
+    const ALL: [RefusalReason; 3] = [RefusalReason::NoKey, RefusalReason::BadKey, RefusalReason::Forbidden];
 
     fn word(self) -> &'static str {
         match self {
-            Reason::NoKey => "no_key",
-            Reason::BadKey => "bad_key",
-            Reason::Forbidden => "forbidden",
+            RefusalReason::NoKey => "no_key",
+            RefusalReason::BadKey => "bad_key",
+            RefusalReason::Forbidden => "forbidden",
         }
     }
 
-    /// The reason of an answer, if it is one of these.
-    pub fn of(status: StatusCode, had_key: bool) -> Option<Reason> {
+    /// The refusal reason of a response. `None` for all statuses except 401 and 403.
+    pub fn of(status: StatusCode, had_key: bool) -> Option<RefusalReason> {
         match status {
-            StatusCode::UNAUTHORIZED if had_key => Some(Reason::BadKey),
-            StatusCode::UNAUTHORIZED => Some(Reason::NoKey),
-            StatusCode::FORBIDDEN => Some(Reason::Forbidden),
+            StatusCode::UNAUTHORIZED if had_key => Some(RefusalReason::BadKey),
+            StatusCode::UNAUTHORIZED => Some(RefusalReason::NoKey),
+            StatusCode::FORBIDDEN => Some(RefusalReason::Forbidden),
             _ => None,
         }
     }
 }
 
-/// Whether a request came with a key, good or not.
+/// Whether a request has a key, valid or not.
 pub fn has_key(headers: &HeaderMap) -> bool {
     headers.contains_key(header::AUTHORIZATION)
 }
 
-/// Failures of an address within a minute that are answered at once.
+/// Failures per address and minute that are not delayed.
 const FREE: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Each further one is answered so much later than the one before.
+/// Added delay per further failure.
 const STEP: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
-/// Addresses and key ids that are remembered; the oldest is forgotten for a new one.
+/// Maximum number of tracked addresses and key ids.
 const REMEMBERED: usize = 10_000;
-/// Answers that may be held back at once.
+/// Maximum number of delayed responses at a time.
 const HELD_BACK: usize = 1_000;
 
-/// Counts failures and slows the addresses they come from.
+/// Counts authentication failures and delays the sources of repeated ones.
 #[derive(Default)]
 pub struct AuthFailures {
-    counts: [AtomicU64; Reason::ALL.len()],
+    counts: [AtomicU64; RefusalReason::ALL.len()],
     log: Mutex<LogLine>,
-    recent: Mutex<HashMap<Source, Recent>>,
+    recent: Mutex<HashMap<FailureSource, Recent>>,
     held_back: AtomicUsize,
 }
 
@@ -75,9 +75,9 @@ struct LogLine {
     suppressed: u64,
 }
 
-/// Where failures come from: an address, or a key that was tried.
+/// Source of failures: an address or a key id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Source {
+enum FailureSource {
     Address(IpAddr),
     Key(String),
 }
@@ -88,8 +88,8 @@ struct Recent {
 }
 
 impl AuthFailures {
-    /// Counts one, and logs it unless another was logged within the last second.
-    pub fn count(&self, reason: Reason, route: &str, request_id: &str) {
+    /// Counts a failure, and logs it unless another was logged within the last second.
+    pub fn count(&self, reason: RefusalReason, route: &str, request_id: &str) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
         let suppressed = {
             let mut log = self.log.lock();
@@ -105,22 +105,24 @@ impl AuthFailures {
             route,
             request = request_id,
             suppressed,
-            "a request was refused: not authenticated or not allowed"
+            "request refused: authentication or authorization failed"
         );
     }
 
-    /// How many there were, by reason.
+    /// Number of failures by reason.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Reason::ALL.into_iter().map(|reason| (reason.word(), self.counts[reason as usize].load(Ordering::Relaxed)))
+        RefusalReason::ALL
+            .into_iter()
+            .map(|reason| (reason.word(), self.counts[reason as usize].load(Ordering::Relaxed)))
     }
 
-    /// Holds back the answer to a request that failed to authenticate, by how often its address or its key has failed lately. The
-    /// caller holds no place meanwhile. Beyond so many answers that are held back at once, further ones are refused.
+    /// Delays the response to a request that failed to authenticate, by the recent failures of its address or key. It
+    /// holds no permit meanwhile. Refuses the request if too many responses are delayed already.
     pub async fn slow_down(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Problem> {
-        let delay = self.delay(Source::Address(peer), Instant::now());
+        let delay = self.delay(FailureSource::Address(peer), Instant::now());
         let tried = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let id = tried.and_then(|text| text.strip_prefix("Bearer cbk_")?.split('_').next()).filter(|id| id.len() <= 64);
-        let of_key = id.map_or(Duration::ZERO, |id| self.delay(Source::Key(id.to_owned()), Instant::now()));
+        let of_key = id.map_or(Duration::ZERO, |id| self.delay(FailureSource::Key(id.to_owned()), Instant::now()));
         let delay = delay.max(of_key);
         if delay.is_zero() {
             return Ok(());
@@ -134,12 +136,12 @@ impl AuthFailures {
         Ok(())
     }
 
-    fn delay(&self, source: Source, now: Instant) -> Duration {
+    fn delay(&self, source: FailureSource, now: Instant) -> Duration {
         let mut recent = self.recent.lock();
         if recent.len() >= REMEMBERED && !recent.contains_key(&source) {
             recent.retain(|_, it| now.duration_since(it.since) < WINDOW);
             if recent.len() >= REMEMBERED {
-                // A flood from more addresses than are remembered: start over rather than grow.
+                // More sources than can be tracked: start over rather than grow.
                 recent.clear();
             }
         }
@@ -167,11 +169,14 @@ mod tests {
     #[test]
     fn an_address_that_fails_again_and_again_is_answered_later_and_later() {
         let failures = AuthFailures::default();
-        let (now, red) = (Instant::now(), || Source::Address(IpAddr::from([10, 0, 0, 1])));
+        let (now, red) = (Instant::now(), || FailureSource::Address(IpAddr::from([10, 0, 0, 1])));
         let delays: Vec<u128> = (0..30).map(|_| failures.delay(red(), now).as_millis()).collect();
         assert!(delays[..10].iter().all(|delay| *delay == 0), "{delays:?}");
         assert_eq!((delays[10], delays[29]), (100, 1_000));
-        assert!(failures.delay(Source::Address(IpAddr::from([10, 0, 0, 2])), now).is_zero(), "others are not slowed");
+        assert!(
+            failures.delay(FailureSource::Address(IpAddr::from([10, 0, 0, 2])), now).is_zero(),
+            "others are not slowed"
+        );
         assert!(failures.delay(red(), now + WINDOW).is_zero(), "a minute later it is forgotten");
     }
 
@@ -180,7 +185,7 @@ mod tests {
         let failures = AuthFailures::default();
         let now = Instant::now();
         for n in 0..30_000_u32 {
-            failures.delay(Source::Address(IpAddr::from(n.to_be_bytes())), now);
+            failures.delay(FailureSource::Address(IpAddr::from(n.to_be_bytes())), now);
         }
         assert!(failures.recent.lock().len() <= REMEMBERED);
     }
@@ -206,7 +211,7 @@ mod tests {
     fn one_line_a_second_is_logged() {
         let failures = AuthFailures::default();
         for _ in 0..5 {
-            failures.count(Reason::BadKey, "/api/v1/tasks", "r");
+            failures.count(RefusalReason::BadKey, "/api/v1/tasks", "r");
         }
         assert_eq!(failures.log.lock().suppressed, 4);
         assert_eq!(failures.all().collect::<Vec<_>>(), [("no_key", 0), ("bad_key", 5), ("forbidden", 0)]);

@@ -1,5 +1,4 @@
-//! The catalog: from the text of a workflow to the tasks of an execution. The same fields as in a request are read in the same
-//! way, and what is wrong is told with its line.
+//! Compiles workflow documents to task specs. Task fields are parsed as in requests; faults carry their line.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,12 +15,13 @@ use serde_json::{Map, Value, json};
 use crate::kind_policies::KindPolicies;
 use crate::problem::Problem;
 use crate::wire::read_part;
-use crate::wire::task::{Context, Policies, TaskIn, read_dialect};
+use crate::wire::task::{PolicyCache, SubmitContext, TaskIn, read_dialect};
 
+/// Compiler of workflow documents, with the policies of the server.
 pub struct Catalog {
     limits: PolicyLimits,
     kinds: Kinds,
-    policies: Arc<Policies>,
+    policies: Arc<PolicyCache>,
     kind_policies: Arc<KindPolicies>,
     store: Arc<dyn Store>,
 }
@@ -43,7 +43,7 @@ impl Workflows for Catalog {
     }
 }
 
-/// The kind of a step.
+/// Kind of a step.
 fn kind_of(step: &workflow::Step) -> &str {
     step.task.get("kind").and_then(Value::as_str).unwrap_or(&step.name)
 }
@@ -61,12 +61,13 @@ fn without_places(problems: Problems) -> Invalid {
 }
 
 impl Catalog {
-    pub fn new(engine: &Engine, policies: Arc<Policies>, kind_policies: Arc<KindPolicies>) -> Catalog {
+    /// A catalog for an engine.
+    pub fn new(engine: &Engine, policies: Arc<PolicyCache>, kind_policies: Arc<KindPolicies>) -> Catalog {
         let (config, store) = (engine.config(), engine.store().clone());
         Catalog { limits: config.policy_limits, kinds: config.kinds.clone(), policies, kind_policies, store }
     }
 
-    /// Everything that can be wrong with a workflow before it is executed, each with its place.
+    /// Validates a workflow. Each fault carries its position.
     pub async fn read(&self, engine: &Engine, namespace: &str, text: &str) -> Result<(Source, Plan), Problem> {
         let source = workflow::read(text)?;
         let context = self.context(namespace, kinds_of(&source.workflow)).await?;
@@ -81,18 +82,18 @@ impl Catalog {
         }
     }
 
-    /// With the policies of these kinds.
+    /// Adds the policies of these kinds.
     async fn context<'a>(
         &'a self,
         namespace: &'a str,
         kinds: impl IntoIterator<Item = &str> + Send,
-    ) -> Result<Context<'a>, StoreError> {
+    ) -> Result<SubmitContext<'a>, StoreError> {
         let bound = self.kind_policies.of_kinds(&*self.store, namespace, kinds).await?;
         let (policies, limits) = (&*self.policies, &self.limits);
-        Ok(Context { policies, limits, traceparent: None, bound, kinds: &self.kinds, namespace })
+        Ok(SubmitContext { policies, limits, traceparent: None, bound, kinds: &self.kinds, namespace })
     }
 
-    fn planned(&self, context: &Context<'_>, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
+    fn planned(&self, context: &SubmitContext<'_>, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
         let mut faults = Invalid::default();
         let names: BTreeSet<&str> = workflow.steps.iter().map(|step| step.name.as_str()).collect();
         let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, context, &mut faults)).collect();
@@ -122,7 +123,7 @@ fn task(
     step: &workflow::Step,
     whole: &workflow::Workflow,
     names: &BTreeSet<&str>,
-    context: &Context<'_>,
+    context: &SubmitContext<'_>,
     faults: &mut Invalid,
 ) -> TaskSpec {
     let at = format!("steps.{}", step.name);
@@ -174,7 +175,7 @@ fn task(
     }
 }
 
-/// The steps that a step's texts speak of.
+/// Steps that the templates of a step refer to.
 fn sees(step: &workflow::Step, names: &BTreeSet<&str>, bare_names: bool) -> Vec<String> {
     let in_braces = |text: &str| Value::String(format!("{{{{ {text} }}}}"));
     let items = step.foreach.as_ref().map(|foreach| match &foreach.items {
@@ -200,7 +201,7 @@ fn sees(step: &workflow::Step, names: &BTreeSet<&str>, bare_names: bool) -> Vec<
     named.filter(|name| names.contains(name.as_str())).collect()
 }
 
-/// A step as it was understood, with where each field comes from.
+/// A parsed step, with the source of each field.
 fn step_shown(step: &workflow::Step, given: &[(&'static str, Value, Origin)]) -> Value {
     let mut shown = step.task.clone();
     let mut put = |name: &str, value: Option<Value>| {
@@ -233,7 +234,7 @@ fn step_shown(step: &workflow::Step, given: &[(&'static str, Value, Origin)]) ->
 }
 
 impl Catalog {
-    /// A workflow as it was understood, with where each field of a step comes from.
+    /// A parsed workflow, with the source of each field of its steps.
     pub async fn shown(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Value, StoreError> {
         let context = self.context(namespace, kinds_of(workflow)).await?;
         let step = |step: &workflow::Step| step_shown(step, &self.given(&context, step));
@@ -251,8 +252,9 @@ impl Catalog {
         }))
     }
 
-    /// What neither a step nor its workflow says: the policy of its kind, and what holds where nobody says anything.
-    fn given(&self, context: &Context<'_>, step: &workflow::Step) -> Vec<(&'static str, Value, Origin)> {
+    /// Defaults of fields that neither the step nor its workflow sets: the policy of the kind, then the server's
+    /// defaults.
+    fn given(&self, context: &SubmitContext<'_>, step: &workflow::Step) -> Vec<(&'static str, Value, Origin)> {
         let kind = kind_of(step);
         let of_kind = match context.bound.get(kind) {
             Some(given) => {

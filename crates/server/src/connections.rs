@@ -1,7 +1,7 @@
-//! Connections: which are open, which of them came with a good key, and which is closed to make room for another.
+//! Connection limits: open connections, which of them are authenticated, and which is closed to make room for another.
 //!
-//! A connection counts as keyless until a request on it was authenticated. When there is no room for a new one, the oldest keyless
-//! connection is closed, first of the same address, so that a new connection always has the time to send its key.
+//! A connection is keyless until a request on it is authenticated. When a limit is reached, the oldest keyless
+//! connection is closed, preferably one of the same address, so that a new connection always has time to send its key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,55 +14,55 @@ use tokio::sync::Notify;
 /// All connections of this process.
 #[derive(Default)]
 pub struct Connections {
-    state: Mutex<State>,
+    state: Mutex<ConnectionTable>,
     closed: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionTable {
     most: usize,
     per_address: usize,
     next: u64,
-    /// By number, so that the first one is the oldest.
-    keyless: BTreeMap<u64, Arc<Link>>,
+    /// By number: the first is the oldest.
+    keyless: BTreeMap<u64, Arc<ConnectionEntry>>,
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
     /// Connections with a good key, by namespace.
     keyed: HashMap<Arc<str>, usize>,
     keyed_total: usize,
 }
 
-struct Link {
+struct ConnectionEntry {
     number: u64,
     peer: IpAddr,
     is_keyed: AtomicBool,
-    /// The namespace it is counted for, once it is keyed.
+    /// Namespace that the connection counts for, once it is authenticated.
     namespace: Mutex<Option<Arc<str>>>,
     must_close: Notify,
 }
 
-/// A connection as its requests see it.
+/// A connection, as an extension of its requests.
 #[derive(Clone)]
-pub struct Connection {
+pub struct ClientConnection {
     all: Arc<Connections>,
-    link: Arc<Link>,
+    entry: Arc<ConnectionEntry>,
 }
 
-/// A connection that is counted until this is dropped.
-pub struct Open {
-    connection: Connection,
+/// An open connection; dropping it closes the entry.
+pub struct ConnectionGuard {
+    connection: ClientConnection,
 }
 
 impl Connections {
-    /// Sets how many there may be, and how many keyless ones of one address.
+    /// Sets the limits: connections in total, and keyless ones per address.
     pub fn limit(&self, most: usize, per_address: usize) {
         let mut state = self.state.lock();
         state.most = most.max(1);
         state.per_address = per_address.max(1);
     }
 
-    /// Counts a new connection, if need be in the place of the oldest keyless one. Nothing when all places are held by
-    /// connections with good keys.
-    pub fn open_one(self: &Arc<Connections>, peer: IpAddr) -> Option<Open> {
+    /// Admits a new connection, closing the oldest keyless one if necessary. `None` if all connections are
+    /// authenticated.
+    pub fn admit(self: &Arc<Connections>, peer: IpAddr) -> Option<ConnectionGuard> {
         let mut state = self.state.lock();
         let of_address = state.by_address.get(&peer);
         if let Some(oldest) =
@@ -81,20 +81,20 @@ impl Connections {
         }
         let number = state.next;
         state.next += 1;
-        let link = Arc::new(Link {
+        let entry = Arc::new(ConnectionEntry {
             number,
             peer,
             is_keyed: AtomicBool::new(false),
             namespace: Mutex::default(),
             must_close: Notify::new(),
         });
-        state.keyless.insert(number, link.clone());
+        state.keyless.insert(number, entry.clone());
         state.by_address.entry(peer).or_default().insert(number);
         drop(state);
-        Some(Open { connection: Connection { all: self.clone(), link } })
+        Some(ConnectionGuard { connection: ClientConnection { all: self.clone(), entry } })
     }
 
-    /// Closes the oldest keyless connection: the process has no room for more open files.
+    /// Closes the oldest keyless connection: the process is out of file descriptors.
     pub fn close_oldest(&self) {
         let mut state = self.state.lock();
         if let Some(oldest) = state.keyless.keys().next().copied() {
@@ -102,72 +102,72 @@ impl Connections {
         }
     }
 
-    /// How many are open with a good key, and without one.
-    pub fn open(&self) -> (usize, usize) {
+    /// Number of open connections: authenticated, keyless.
+    pub fn open_counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.keyed_total, state.keyless.len())
     }
 
-    /// How many were closed or refused because there was no room.
+    /// Number of connections closed or refused to stay within the limits.
     pub fn closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
 
-    fn close(&self, state: &mut State, number: u64) {
-        if let Some(link) = state.remove_keyless(number) {
-            link.must_close.notify_one();
+    fn close(&self, state: &mut ConnectionTable, number: u64) {
+        if let Some(entry) = state.remove_keyless(number) {
+            entry.must_close.notify_one();
             self.closed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl State {
+impl ConnectionTable {
     fn total(&self) -> usize {
         self.keyless.len() + self.keyed_total
     }
 
-    fn remove_keyless(&mut self, number: u64) -> Option<Arc<Link>> {
-        let link = self.keyless.remove(&number)?;
-        if let Some(of_address) = self.by_address.get_mut(&link.peer) {
+    fn remove_keyless(&mut self, number: u64) -> Option<Arc<ConnectionEntry>> {
+        let entry = self.keyless.remove(&number)?;
+        if let Some(of_address) = self.by_address.get_mut(&entry.peer) {
             of_address.remove(&number);
             if of_address.is_empty() {
-                self.by_address.remove(&link.peer);
+                self.by_address.remove(&entry.peer);
             }
         }
-        Some(link)
+        Some(entry)
     }
 }
 
-impl Connection {
-    /// The address at the other end.
+impl ClientConnection {
+    /// Peer address.
     pub fn peer(&self) -> IpAddr {
-        self.link.peer
+        self.entry.peer
     }
 
-    /// A request on it had a good key: from now on it is not closed to make room. One namespace gets half of all connections at most;
-    /// beyond that its connections stay among the keyless ones.
+    /// Marks the connection as authenticated: it is no longer closed to make room. One namespace gets at most half of
+    /// all connections; further ones stay keyless.
     pub fn authenticated(&self, namespace: &str) {
-        if self.link.is_keyed.load(Ordering::Relaxed) {
+        if self.entry.is_keyed.load(Ordering::Relaxed) {
             return;
         }
         let mut state = self.all.state.lock();
         let of_namespace = state.keyed.get(namespace).copied().unwrap_or(0);
-        if of_namespace >= (state.most / 2).max(1) || state.remove_keyless(self.link.number).is_none() {
+        if of_namespace >= (state.most / 2).max(1) || state.remove_keyless(self.entry.number).is_none() {
             return;
         }
         let name = match state.keyed.get_key_value(namespace) {
             Some((name, _)) => name.clone(),
             None => Arc::from(namespace),
         };
-        *self.link.namespace.lock() = Some(name.clone());
+        *self.entry.namespace.lock() = Some(name.clone());
         *state.keyed.entry(name).or_default() += 1;
         state.keyed_total += 1;
-        self.link.is_keyed.store(true, Ordering::Relaxed);
+        self.entry.is_keyed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it should be closed after this answer: it came without a good key, and four fifths of all connections are used.
+    /// Whether to close the connection after this response: it is keyless, and four fifths of all connections are used.
     pub fn ends_after_answer(&self) -> bool {
-        if self.link.is_keyed.load(Ordering::Relaxed) {
+        if self.entry.is_keyed.load(Ordering::Relaxed) {
             return false;
         }
         let state = self.all.state.lock();
@@ -175,23 +175,23 @@ impl Connection {
     }
 }
 
-impl Open {
-    /// The same, for its requests.
-    pub fn connection(&self) -> Connection {
+impl ConnectionGuard {
+    /// The connection, for the extensions of its requests.
+    pub fn connection(&self) -> ClientConnection {
         self.connection.clone()
     }
 
-    /// Waits until it must be closed to make room.
+    /// Waits until the connection must be closed to make room.
     pub async fn must_close(&self) {
-        self.connection.link.must_close.notified().await;
+        self.connection.entry.must_close.notified().await;
     }
 }
 
-impl Drop for Open {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let Connection { all, link } = &self.connection;
+        let ClientConnection { all, entry } = &self.connection;
         let mut state = all.state.lock();
-        if let Some(namespace) = link.namespace.lock().take() {
+        if let Some(namespace) = entry.namespace.lock().take() {
             state.keyed_total = state.keyed_total.saturating_sub(1);
             if let Some(count) = state.keyed.get_mut(&namespace) {
                 *count = count.saturating_sub(1);
@@ -200,7 +200,7 @@ impl Drop for Open {
                 }
             }
         } else {
-            state.remove_keyless(link.number);
+            state.remove_keyless(entry.number);
         }
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         all
     }
 
-    fn is_closing(open: &Open) -> bool {
+    fn is_closing(open: &ConnectionGuard) -> bool {
         let mut waits = std::pin::pin!(open.must_close());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         waits.as_mut().poll(&mut cx).is_ready()
@@ -228,47 +228,47 @@ mod tests {
     #[test]
     fn a_new_connection_takes_the_place_of_the_oldest_keyless_one_of_its_address() {
         let all = limited(100, 3);
-        let open: Vec<Open> = (0..4).map(|_| all.open_one(address(1)).expect("room")).collect();
-        let other = all.open_one(address(2)).expect("room");
+        let open: Vec<ConnectionGuard> = (0..4).map(|_| all.admit(address(1)).expect("room")).collect();
+        let other = all.admit(address(2)).expect("room");
         assert_eq!(open.iter().map(is_closing).collect::<Vec<_>>(), [true, false, false, false]);
         assert!(!is_closing(&other));
-        assert_eq!((all.open(), all.closed()), ((0, 4), 1));
+        assert_eq!((all.open_counts(), all.closed()), ((0, 4), 1));
         drop((open, other));
-        assert_eq!(all.open(), (0, 0));
+        assert_eq!(all.open_counts(), (0, 0));
         assert!(all.state.lock().by_address.is_empty());
     }
 
     #[test]
     fn connections_with_a_good_key_stay_and_a_flood_without_one_does_not_keep_others_out() {
         let all = limited(20, 1_000);
-        let blue = all.open_one(address(1)).expect("room");
+        let blue = all.admit(address(1)).expect("room");
         blue.connection().authenticated("blue");
-        let flood: Vec<Open> = (0..200).map(|_| all.open_one(address(1)).expect("room")).collect();
+        let flood: Vec<ConnectionGuard> = (0..200).map(|_| all.admit(address(1)).expect("room")).collect();
         assert!(!is_closing(&blue), "it has a good key");
-        assert_eq!(all.open(), (1, 18), "a tenth is kept for good keys");
-        let new = all.open_one(address(1)).expect("room");
+        assert_eq!(all.open_counts(), (1, 18), "a tenth is kept for good keys");
+        let new = all.admit(address(1)).expect("room");
         assert!(new.connection().ends_after_answer(), "until it has shown its key");
         new.connection().authenticated("blue");
         assert!(!new.connection().ends_after_answer() && !is_closing(&new));
         drop((flood, blue, new));
-        assert_eq!(all.open(), (0, 0));
+        assert_eq!(all.open_counts(), (0, 0));
     }
 
     #[test]
     fn one_namespace_has_half_of_the_connections_at_most() {
         let all = limited(10, 1_000);
-        let red: Vec<Open> = (0..9).map(|_| all.open_one(address(1)).expect("room")).collect();
+        let red: Vec<ConnectionGuard> = (0..9).map(|_| all.admit(address(1)).expect("room")).collect();
         red.iter().for_each(|it| it.connection().authenticated("red"));
-        assert_eq!(all.open(), (5, 4));
-        let blue: Vec<Open> = (0..5)
+        assert_eq!(all.open_counts(), (5, 4));
+        let blue: Vec<ConnectionGuard> = (0..5)
             .map(|_| {
-                let open = all.open_one(address(2)).expect("room");
+                let open = all.admit(address(2)).expect("room");
                 open.connection().authenticated("blue");
                 open
             })
             .collect();
-        assert_eq!(all.open(), (10, 0));
-        assert!(all.open_one(address(3)).is_none(), "all have good keys");
+        assert_eq!(all.open_counts(), (10, 0));
+        assert!(all.admit(address(3)).is_none(), "all have good keys");
         drop((red, blue));
         assert!(all.state.lock().keyed.is_empty());
     }

@@ -1,5 +1,5 @@
-//! Heavy requests: reads and large bodies are answered on threads of their own with a lower priority, so that reports, heartbeats and
-//! small submits never wait for a processor that parses or prints megabytes.
+//! Heavy requests: reads and large bodies run on threads of their own with lower priority, so that reports, heartbeats
+//! and small submits never wait for a core that parses or prints megabytes.
 
 use std::sync::OnceLock;
 
@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 /// A body above this size makes a request heavy.
 pub const LARGE: usize = 32 << 10;
-/// Threads that answer heavy requests.
+/// Number of threads for heavy requests.
 const THREADS: usize = 2;
-/// Their reads and simulations, at most so many at once.
+/// Maximum number of blocking reads and simulations at a time.
 const BLOCKING_THREADS: usize = 32;
 
-/// The runtime of heavy requests, one for the process. Without one they run where they came in.
+/// Runtime of heavy requests, one per process. Without one they run on the main runtime.
 fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let build = || {
@@ -25,19 +25,22 @@ fn runtime() -> Option<&'static Runtime> {
             .on_thread_start(lower_priority)
             .enable_all()
             .build()
-            .inspect_err(|error| tracing::warn!(%error, "no threads for heavy requests; they share the others"))
+            .inspect_err(|error| {
+                tracing::warn!(%error, "cannot start the runtime for heavy requests; using the \
+                 main runtime")
+            })
             .ok()
     };
     RUNTIME.get_or_init(build).as_ref()
 }
 
-/// Linux gives every thread a priority of its own; elsewhere it would be the whole process.
+/// Lowers the priority of the thread. Linux only: elsewhere it would affect the whole process.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::setpriority_process(None, 10);
 }
 
-/// Answers a heavy request. When the caller has gone the work is canceled.
+/// Runs a heavy request. It is canceled when the caller disconnects.
 pub async fn run<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     let Some(runtime) = runtime() else { return work.await };
     let mut only = JoinSet::new();
@@ -53,7 +56,7 @@ pub async fn run<T: Send + 'static>(work: impl Future<Output = T> + Send + 'stat
     }
 }
 
-/// Starts heavy work that nobody waits for; a panic names what runs here.
+/// Spawns heavy work in the background. A panic names the current request.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     let Some(runtime) = runtime() else {
         Running::spawn(work);

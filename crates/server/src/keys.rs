@@ -1,4 +1,4 @@
-//! API keys: one row each in the database, followed by every instance. They are kept as hashes; the secret is shown once.
+//! API keys: one row each, cached by every instance. Secrets are stored as hashes and shown once.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,16 +20,16 @@ use uuid::Builder;
 
 use crate::auth::Role;
 
-/// The namespace of a key that is good for all of them.
+/// Namespace of a key for all namespaces.
 pub const EVERYWHERE: &str = "*";
 
-/// A key that ends within this time is told of.
+/// Keys that expire within this time cause a warning.
 pub const ENDS_SOON: Millis = Millis::from_days(14);
 
-/// What a key is good for below its role.
+/// Limits of a key below its role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Terms {
+pub struct KeyLimits {
     /// The queues it may lease from or submit to; empty means all.
     pub queues: NamePatterns,
     /// The kinds it may lease or submit; empty means all.
@@ -37,65 +37,69 @@ pub struct Terms {
     /// The networks it may be used from; empty means all.
     #[serde(with = "networks")]
     pub allowed_addresses: Vec<IpNet>,
-    /// The id of the key that this one was made in place of.
+    /// Id of the key that this one replaces.
     pub replaces: Option<String>,
 }
 
-impl Terms {
+impl KeyLimits {
     /// Whether the key is limited to queues or kinds.
     pub fn is_scoped(&self) -> bool {
         !self.queues.is_empty() || !self.kinds.is_empty()
     }
 
-    /// Whether the key may be used from an address. One that is not known is refused where there is a limit.
+    /// Whether the key may be used from an address. An unknown address is refused if the key is limited to networks.
     pub fn allows_address(&self, address: Option<IpAddr>) -> bool {
         let allowed = &self.allowed_addresses;
         allowed.is_empty() || address.is_some_and(|address| allowed.iter().any(|network| network.contains(&address)))
     }
 }
 
-/// Networks as text.
+/// Serializes networks as strings.
 mod networks {
     use ipnet::IpNet;
     use serde::{Deserialize, Deserializer, Serializer};
 
+    /// Writes networks as strings.
     pub fn serialize<S: Serializer>(networks: &[IpNet], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(networks.iter().map(ToString::to_string))
     }
 
+    /// Parses networks from strings.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<IpNet>, D::Error> {
         let texts = Vec::<String>::deserialize(from)?;
         texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
     }
 }
 
-/// A key as this instance knows it.
+/// An API key, as cached by this instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     pub id: String,
     pub name: Option<String>,
     pub role: Role,
-    /// `*` stands for all of them.
+    /// `*` means all namespaces.
     pub namespace: String,
     hash: String,
     pub created_at: i64,
     pub expires_at: Option<i64>,
     pub revoked_at: Option<i64>,
-    /// The id of the key that a rotation made in its place.
+    /// Id of the key that replaced this one by a rotation.
     pub replaced_by: Option<String>,
-    pub terms: Arc<Terms>,
+    pub terms: Arc<KeyLimits>,
 }
 
 impl Key {
+    /// Whether the key is neither revoked nor expired.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now.0)
     }
 
-    /// Whether it is good now and ends within two weeks.
+    /// Whether the key is valid and expires within two weeks.
     pub fn ends_soon(&self, now: Timestamp) -> bool {
         self.is_live(now) && self.expires_at.is_some_and(|at| at <= (now + ENDS_SOON).0)
     }
 
+    /// The key as JSON, without its secret.
     pub fn shown(&self) -> Value {
         let at = |at: Option<i64>| at.map(|at| Timestamp(at).to_rfc3339());
         json!({
@@ -114,7 +118,7 @@ impl Key {
         })
     }
 
-    /// The same, and whether it ends within two weeks.
+    /// The key as JSON, with `expires_soon`.
     pub fn shown_at(&self, now: Timestamp) -> Value {
         let mut shown = self.shown();
         shown["expires_soon"] = self.ends_soon(now).into();
@@ -155,7 +159,7 @@ impl Key {
     }
 }
 
-/// A key as somebody asks for it.
+/// Parameters of a new key.
 pub struct NewKey {
     pub name: Option<String>,
     pub role: Role,
@@ -163,12 +167,12 @@ pub struct NewKey {
     pub valid_for: Option<Millis>,
 }
 
-/// Which namespace a key is for when nobody says: an admin's is for all of them, everybody else's for the default one.
+/// Default namespace of a new key: `*` for admins, `default` for other roles.
 pub fn default_namespace(role: Role) -> &'static str {
     if role == Role::Admin { EVERYWHERE } else { "default" }
 }
 
-/// A random id of 128 bits, or one that follows from who asks, for which namespace, and under which idempotency key.
+/// A random id of 128 bits, or one derived from the actor, the namespace and the idempotency key.
 pub fn key_id(asked: Option<(&str, &str, &str)>) -> Result<String, StoreError> {
     let mut id = [0_u8; 16];
     match asked {
@@ -180,21 +184,22 @@ pub fn key_id(asked: Option<(&str, &str, &str)>) -> Result<String, StoreError> {
     Ok(hex(&id))
 }
 
-/// How many digits an id had in the versions before: the first ones of what is made today.
+/// Length of ids in older versions: a prefix of today's ids.
 const OLD_ID: usize = 12;
 const ID: usize = 32;
 
-/// Whether a text could be the id of a key, of today or of the versions before. No name may look like one: in the audit a key
-/// without a name is told by its id.
+/// Whether a text has the form of a key id, current or old. Names must not: the audit log shows keys without a name by
+/// their id.
 pub fn looks_like_id(text: &str) -> bool {
     matches!(text.len(), OLD_ID | ID) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as lower-case hex digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is written down about a key. One that is good for all namespaces concerns all of them.
+/// Audit entry about a key. The entry of a key for all namespaces belongs to no single one.
 fn entry(did: AuditAction, key: &Key, act: &Actor, now: Timestamp) -> Result<Audit, StoreError> {
     let mut random = [0_u8; 10];
     getrandom::fill(&mut random).map_err(no_randomness)?;
@@ -211,7 +216,7 @@ fn hash(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// A secret, and what is kept of it.
+/// A new secret and its hash.
 fn secret() -> Result<(String, String), StoreError> {
     let mut secret = [0_u8; 32];
     getrandom::fill(&mut secret).map_err(no_randomness)?;
@@ -220,42 +225,43 @@ fn secret() -> Result<(String, String), StoreError> {
     Ok((secret, hash))
 }
 
-/// What became of a key that somebody wanted.
-pub enum Made {
-    /// The key and its secret, which nobody can show again.
+/// Result of creating or rotating a key.
+pub enum KeyResult {
+    /// The key and its secret, which cannot be shown again.
     Key(Box<Key>, String),
-    /// The same request made this key before; its secret was shown then.
+    /// The same request created this key before; its secret was shown then.
     Exists(String),
     NameTaken,
-    /// The key to be rotated is expired, revoked or was rotated before.
+    /// The key to rotate is expired, revoked or already rotated.
     NotActive,
 }
 
-/// All keys, as this instance knows them. Others are heard of within a second.
+/// This instance's cache of all keys, refreshed within a second.
 #[derive(Default)]
 pub struct Keys {
-    known: RwLock<Known>,
-    /// One reads at a time: what was read earlier must not be put in place of what was read later.
+    known: RwLock<KeyCache>,
+    /// Serializes refreshes: an older read must not replace a newer one.
     reading: tokio::sync::Mutex<()>,
-    /// Requests that were refused because their key may not be used from their address.
+    /// Requests refused because their key may not be used from their address.
     pub(crate) refused_addresses: AtomicU64,
 }
 
 #[derive(Default)]
-struct Known {
-    /// The number of the last change that was read.
+struct KeyCache {
+    /// Number of the last change that was read.
     number: i64,
-    /// Nothing where the row cannot be read: such a key opens nothing, and the server is not open either.
+    /// `None` if the row cannot be decoded: the key is not valid, but the server counts as having keys.
     keys: HashMap<String, Option<Arc<Key>>>,
 }
 
 impl Keys {
+    /// Reads the keys changed since the last read.
     pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
         let number = store.change_numbers().await?.keys;
         self.follow(store, number).await
     }
 
-    /// Reads what has changed since it was read last; nothing where nothing has.
+    /// Reads the keys changed since the last read.
     pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
         if self.known.read().number == number.last {
             return Ok(());
@@ -265,7 +271,7 @@ impl Keys {
         if known == number.last {
             return Ok(());
         }
-        // A smaller number is that of a database that was restored.
+        // A smaller number means that the database was restored.
         let whole = known < number.removed || known > number.last;
         let rows = store.api_keys(if whole { 0 } else { known }).await?;
         let mut known = self.known.write();
@@ -274,26 +280,26 @@ impl Keys {
         }
         for row in rows {
             let id = row.id.clone();
-            let key = Key::read(row).map_err(|error| tracing::error!(%error, "an API key could not be read")).ok();
+            let key = Key::read(row).map_err(|error| tracing::error!(%error, "cannot decode API key")).ok();
             known.keys.insert(id, key.map(Arc::new));
         }
         known.number = number.last;
         Ok(())
     }
 
-    /// All of them, oldest first.
+    /// All keys, oldest first.
     pub fn all(&self) -> Vec<Key> {
         let mut all: Vec<Key> = self.known.read().keys.values().flatten().map(|key| (**key).clone()).collect();
         all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         all
     }
 
-    /// As they are stored at this moment, oldest first; those of one namespace, or all.
+    /// Reads the keys from the store, oldest first; of one namespace, or all.
     pub async fn stored(&self, store: &dyn Store, namespace: Option<&str>) -> Result<Vec<Key>, StoreError> {
         store.list_keys(namespace).await?.into_iter().map(Key::read).collect()
     }
 
-    /// Once there is a key, every request needs one.
+    /// Whether there is no key. With the first key, every request needs one.
     pub fn is_empty(&self) -> bool {
         self.known.read().keys.is_empty()
     }
@@ -302,18 +308,18 @@ impl Keys {
         self.known.read().keys.get(id)?.clone()
     }
 
-    /// The namespace of a key.
+    /// Namespace of a key.
     pub fn namespace_of(&self, id: &str) -> Option<String> {
         self.get(id).map(|key| key.namespace.clone())
     }
 
-    /// The key that a request made before, if it is of this namespace: by its id, or by the shorter one of the versions before.
+    /// The key that the same request created before, by its id or the shorter id of older versions.
     pub fn made_before(&self, id: &str, namespace: &str) -> Option<Arc<Key>> {
         let found = self.get(id).or_else(|| self.get(id.get(..OLD_ID)?));
         found.filter(|key| key.namespace == namespace)
     }
 
-    /// A key without limits below its role.
+    /// Creates a key without limits below its role.
     pub async fn create(
         &self,
         store: &dyn Store,
@@ -321,25 +327,25 @@ impl Keys {
         act: &Actor,
         now: Timestamp,
     ) -> Result<(Key, String), StoreError> {
-        match self.create_as(store, key_id(None)?, new, Terms::default(), u64::MAX, act, now).await? {
-            Made::Key(key, secret) => Ok((*key, secret)),
-            Made::NameTaken => Err(StoreError::Refused("an active key of this name exists".into())),
-            Made::Exists(_) | Made::NotActive => Err(StoreError::Refused("the key exists".into())),
+        match self.create_as(store, key_id(None)?, new, KeyLimits::default(), u64::MAX, act, now).await? {
+            KeyResult::Key(key, secret) => Ok((*key, secret)),
+            KeyResult::NameTaken => Err(StoreError::Refused("an active key of this name exists".into())),
+            KeyResult::Exists(_) | KeyResult::NotActive => Err(StoreError::Refused("the key exists".into())),
         }
     }
 
-    /// Never in place of a key that exists. A namespace has at most `most` that are active.
+    /// Creates a key; never replaces one. A namespace has at most `most` active keys.
     #[allow(clippy::too_many_arguments)]
     pub async fn create_as(
         &self,
         store: &dyn Store,
         id: String,
         new: NewKey,
-        terms: Terms,
+        terms: KeyLimits,
         most: u64,
         act: &Actor,
         now: Timestamp,
-    ) -> Result<Made, StoreError> {
+    ) -> Result<KeyResult, StoreError> {
         let (secret, hash) = secret()?;
         let key = Key {
             hash,
@@ -355,28 +361,28 @@ impl Keys {
         };
         self.refresh(store).await?;
         if let Some(before) = self.made_before(&id, &key.namespace) {
-            return Ok(Made::Exists(before.id.clone()));
+            return Ok(KeyResult::Exists(before.id.clone()));
         }
         let noted = entry(AuditAction::KeyCreate, &key, act, now)?.changed(None, Some(key.shown()));
         let put = store.create_key(&key.row()?, most, Some(&noted), now).await?;
         self.made(store, put, key, secret).await
     }
 
-    async fn made(&self, store: &dyn Store, put: KeyPut, key: Key, secret: String) -> Result<Made, StoreError> {
+    async fn made(&self, store: &dyn Store, put: KeyPut, key: Key, secret: String) -> Result<KeyResult, StoreError> {
         match put {
             KeyPut::Done => {
                 self.refresh(store).await?;
                 let secret = format!("cbk_{}_{secret}", key.id);
-                Ok(Made::Key(Box::new(key), secret))
+                Ok(KeyResult::Key(Box::new(key), secret))
             }
-            KeyPut::Exists => Ok(Made::Exists(key.id)),
-            KeyPut::NameTaken => Ok(Made::NameTaken),
-            KeyPut::NotActive => Ok(Made::NotActive),
+            KeyPut::Exists => Ok(KeyResult::Exists(key.id)),
+            KeyPut::NameTaken => Ok(KeyResult::NameTaken),
+            KeyPut::NotActive => Ok(KeyResult::NotActive),
         }
     }
 
-    /// A new key in place of another one, which stays good until the overlap has passed. Nothing where there is no such key among
-    /// those that one may rotate. The new one is valid for as long as the old one was, or for `valid_for`.
+    /// Creates a key that replaces another one, which stays valid during the overlap. `None` if the caller may not
+    /// rotate such a key. The new key is valid for as long as the old one was, or for `valid_for`.
     #[allow(clippy::too_many_arguments)]
     pub async fn rotate(
         &self,
@@ -389,11 +395,11 @@ impl Keys {
         most: u64,
         act: &Actor,
         now: Timestamp,
-    ) -> Result<Option<Made>, StoreError> {
+    ) -> Result<Option<KeyResult>, StoreError> {
         self.refresh(store).await?;
         let Some(old) = self.get(old).filter(|key| may(key)) else { return Ok(None) };
         if self.get(&id).is_some() {
-            return Ok(Some(Made::Exists(id)));
+            return Ok(Some(KeyResult::Exists(id)));
         }
         let (secret, hash) = secret()?;
         let lifetime = old.expires_at.map(|at| Millis(u64::try_from(at - old.created_at).unwrap_or(0)));
@@ -403,7 +409,7 @@ impl Keys {
             expires_at: valid_for.or(lifetime).map(|span| (now + span).0),
             revoked_at: None,
             replaced_by: None,
-            terms: Arc::new(Terms { replaces: Some(old.id.clone()), ..(*old.terms).clone() }),
+            terms: Arc::new(KeyLimits { replaces: Some(old.id.clone()), ..(*old.terms).clone() }),
             id,
             ..(*old).clone()
         };
@@ -420,7 +426,7 @@ impl Keys {
         Ok(Some(self.made(store, put, key, secret).await?))
     }
 
-    /// Whether there was such a key, among those that one may revoke.
+    /// Revokes a key. False if the caller may not revoke such a key.
     pub async fn revoke(
         &self,
         store: &dyn Store,
@@ -449,7 +455,7 @@ impl Keys {
         (same && key.is_live(now)).then_some(key)
     }
 
-    /// Keys that end within two weeks and were not rotated; those of one namespace, or all.
+    /// Keys that expire within two weeks and were not rotated; of one namespace, or all.
     pub fn ending(&self, namespace: Option<&str>, now: Timestamp) -> Vec<Arc<Key>> {
         let known = self.known.read();
         let is_it = |key: &&Arc<Key>| {

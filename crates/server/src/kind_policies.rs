@@ -1,4 +1,5 @@
-//! Policies of kinds: which kinds have one is known here, and follows the database; the texts are read when a task needs them.
+//! Policies bound to kinds. The index of kinds is cached and refreshed from the database; policy texts are loaded when
+//! a task needs them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,51 +7,52 @@ use std::sync::Arc;
 use comeback_engine::store::{ChangeNumber, Store, StoreError};
 use parking_lot::{Mutex, RwLock};
 
-/// A policy as it was given.
+/// The text of a policy and its dialect.
 #[derive(Debug, PartialEq)]
 pub struct GivenPolicy {
     pub body: String,
     pub dialect: String,
 }
 
-/// The policies that a request needs, by kind.
+/// Policies of a request, by kind.
 pub type PoliciesOfKinds = BTreeMap<String, Arc<GivenPolicy>>;
 
-/// Texts that are kept in memory, in bytes; all are dropped when there are more.
+/// Size of the cache of policy texts, in bytes; it is cleared when it is full.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Which kinds of a namespace have a policy, each with the number of its last change.
-type Index = HashMap<String, HashMap<String, i64>>;
+/// Kinds with a policy by namespace, each with the number of its last change.
+type KindsByNamespace = HashMap<String, HashMap<String, i64>>;
 
-/// Policies of kinds, as this instance knows them.
+/// This instance's cache of the policies bound to kinds.
 #[derive(Default)]
 pub struct KindPolicies {
-    known: RwLock<Known>,
-    /// One reads at a time: what was read earlier must not be put in place of what was read later.
+    known: RwLock<PolicyIndex>,
+    /// Serializes refreshes: an older read must not replace a newer one.
     reading: tokio::sync::Mutex<()>,
-    texts: Mutex<Texts>,
+    texts: Mutex<PolicyTexts>,
 }
 
 #[derive(Default)]
-struct Known {
+struct PolicyIndex {
     number: i64,
-    index: Index,
+    index: KindsByNamespace,
 }
 
 #[derive(Default)]
-struct Texts {
+struct PolicyTexts {
     bytes: usize,
-    /// With the number of the change that each was read at.
+    /// Each with the change number that it was read at.
     known: HashMap<(String, String), (i64, Arc<GivenPolicy>)>,
 }
 
 impl KindPolicies {
+    /// Reads the index of kinds if it changed.
     pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
         let number = store.change_numbers().await?.policies;
         self.follow(store, number).await
     }
 
-    /// Reads the names that have changed; nothing where nothing has.
+    /// Reads the names changed since the last read.
     pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
         if self.known.read().number == number.last {
             return Ok(());
@@ -60,7 +62,7 @@ impl KindPolicies {
         if known == number.last {
             return Ok(());
         }
-        // A smaller number is that of a database that was restored.
+        // A smaller number means that the database was restored.
         let whole = known < number.removed || known > number.last;
         let names = store.kind_policy_names(if whole { 0 } else { known }).await?;
         let mut known = self.known.write();
@@ -82,7 +84,7 @@ impl KindPolicies {
         kinds
     }
 
-    /// The policies of those of these kinds that have one.
+    /// Policies of those of the given kinds that have one.
     pub async fn of_kinds<'a>(
         &self,
         store: &dyn Store,
@@ -118,14 +120,14 @@ impl KindPolicies {
     }
 }
 
-impl Texts {
+impl PolicyTexts {
     fn keep(&mut self, name: (String, String), change: i64, policy: Arc<GivenPolicy>) {
         let size = policy.body.len();
         if size > MOST_BYTES / 8 {
             return;
         }
         if self.bytes + size > MOST_BYTES {
-            *self = Texts::default();
+            *self = PolicyTexts::default();
         }
         self.bytes += size;
         if let Some((_, old)) = self.known.insert(name, (change, policy)) {

@@ -1,4 +1,5 @@
-//! Speaks: HTTP to commands, answers to JSON. Wire shapes and status codes live here; a rule about tasks does not.
+//! The HTTP server: requests become engine commands, results become JSON. Wire formats and status codes live here;
+//! rules about tasks do not.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
@@ -7,15 +8,15 @@ pub mod auth;
 mod auth_failures;
 mod catalog;
 mod connections;
-mod counted;
+mod count_cache;
 mod drained;
-mod gate;
 mod heavy;
+mod idempotency;
 mod keys;
 mod kind_policies;
+mod limiter;
 mod mask;
 mod memory;
-mod once;
 pub mod openapi;
 mod page;
 mod problem;
@@ -43,7 +44,7 @@ use comeback_engine::{Engine, LeaseRef, VirtualClock};
 use ipnet::IpNet;
 use parking_lot::{Mutex, RwLock};
 
-pub use gate::{Class, GateOptions, Room};
+pub use limiter::{ClassLimits, LimiterOptions, RequestClass};
 pub use problem::Problem;
 pub use route_set::{ErrorFormat, RouteSet};
 pub use routes::clock::start as start_virtual_clock;
@@ -54,93 +55,96 @@ use auth::Keys;
 use auth_failures::AuthFailures;
 use catalog::Catalog;
 use connections::Connections;
+use count_cache::CountCache;
 use drained::DrainedWorkers;
-use gate::Gate;
+use idempotency::KeyedActs;
 use kind_policies::KindPolicies;
-use once::KeyedActs;
+use limiter::Limiter;
 use route_set::Interface;
 use streams::Streams;
 use token::Tokens;
-use wire::task::Policies;
+use wire::task::PolicyCache;
 use workers::Workers;
 
-/// What every route shares.
+/// State shared by all routes.
 pub struct App {
     pub engine: Engine,
     pub keys: Keys,
     pub instance: String,
     started_at: Timestamp,
-    /// Present on a server whose time is moved by hand.
+    /// The virtual clock, if time is advanced by API.
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
     tokens: Tokens,
-    policies: Arc<Policies>,
+    policies: Arc<PolicyCache>,
     kind_policies: Arc<KindPolicies>,
     catalog: Arc<Catalog>,
     workers: Workers,
     drained: DrainedWorkers,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     trusted_proxies: Vec<IpNet>,
-    gate: Gate,
-    counted: counted::Counted,
-    /// Who is told of requests.
-    pub(crate) requests: Option<Listener>,
-    /// Requests that were refused because a namespace's quota was used up.
+    limiter: Limiter,
+    count_cache: CountCache,
+    /// Called after each request.
+    pub(crate) requests: Option<RequestObserver>,
+    /// Requests refused because a quota of their namespace was exceeded.
     quota_refusals: QuotaRefusals,
-    /// Event streams that are open, and what they share.
+    /// Open event streams and the reader they share.
     streams: Arc<Streams>,
-    /// Acts under an idempotency key that are in progress.
+    /// Acts in progress under an idempotency key.
     keyed_acts: Arc<KeyedActs>,
     auth_failures: AuthFailures,
     connections: Arc<Connections>,
-    /// Why the last write that was tried failed; nothing when it did not.
-    trouble: RwLock<Option<String>>,
+    /// Error of the last heartbeat write; `None` if it succeeded.
+    write_error: RwLock<Option<String>>,
     draining: AtomicBool,
     interface: Interface,
     /// State of added routes, one value of each type.
     route_state: Mutex<Extensions>,
 }
 
-/// How often each quota refused a request.
+/// Number of requests refused by each quota.
 #[derive(Default)]
 pub(crate) struct QuotaRefusals([AtomicU64; Quota::ALL.len()]);
 
 impl QuotaRefusals {
+    /// Counts a refusal.
     pub fn count(&self, quota: Quota) {
         self.0[quota as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Number of refusals by quota.
     pub fn all(&self) -> impl Iterator<Item = (Quota, u64)> {
         Quota::ALL.iter().map(|quota| (*quota, self.0[*quota as usize].load(Ordering::Relaxed)))
     }
 }
 
-/// What a server is told when it starts.
+/// Options of a server.
 #[derive(Default)]
 pub struct AppOptions {
-    /// Names this process in the list of instances.
+    /// Name of this process in the list of instances.
     pub instance: String,
-    /// Present on a server whose time is moved by hand.
+    /// The virtual clock, if time is advanced by API.
     pub clock: Option<Arc<VirtualClock>>,
-    /// What the server does itself.
+    /// Executors of tasks that the server runs itself.
     pub executors: Option<Executors>,
-    pub gate: GateOptions,
-    /// Who is told of requests that were answered.
-    pub requests: Option<Listener>,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    pub limiter: LimiterOptions,
+    /// Called after each request.
+    pub requests: Option<RequestObserver>,
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Routes beside the server's own, such as those of other systems.
     pub added_routes: Vec<RouteSet>,
 }
 
-/// Is told of requests.
-pub type Listener = Arc<dyn Fn(&Asked<'_>) + Send + Sync>;
+/// Callback that gets the record of each request.
+pub type RequestObserver = Arc<dyn Fn(&RequestRecord<'_>) + Send + Sync>;
 
-/// A request that was answered.
-pub struct Asked<'a> {
+/// Record of a completed request, for logs and traces.
+pub struct RequestRecord<'a> {
     pub id: &'a str,
     pub method: &'a str,
-    /// As the route stands in the table, without ids.
+    /// Route pattern, without ids.
     pub route: &'a str,
     pub status: u16,
     pub began: std::time::SystemTime,
@@ -149,8 +153,9 @@ pub struct Asked<'a> {
 }
 
 impl App {
+    /// Loads the shared state and starts the background loops of the server.
     pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
-        let AppOptions { instance, clock, executors, gate, requests, trusted_proxies, added_routes } = options;
+        let AppOptions { instance, clock, executors, limiter, requests, trusted_proxies, added_routes } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?, &engine.store().epoch().await?);
@@ -160,7 +165,7 @@ impl App {
         drained.refresh(&**engine.store()).await?;
         let workers = Workers::default();
         workers.recount(&**engine.store(), engine.now()).await?;
-        let policies = Arc::new(Policies::default());
+        let policies = Arc::new(PolicyCache::default());
         let catalog = Arc::new(Catalog::new(&engine, policies.clone(), kind_policies.clone()));
         engine.read_workflows_with(catalog.clone());
         let quotas = engine.config().quotas.clone();
@@ -179,29 +184,30 @@ impl App {
             workers,
             drained,
             trusted_proxies,
-            gate: Gate::new(gate, &quotas),
-            counted: counted::Counted::default(),
+            limiter: Limiter::new(limiter, &quotas),
+            count_cache: CountCache::default(),
             requests,
             quota_refusals: QuotaRefusals::default(),
             streams,
             keyed_acts: KeyedActs::new(&quotas),
             auth_failures: AuthFailures::default(),
             connections: Arc::default(),
-            trouble: RwLock::default(),
+            write_error: RwLock::default(),
             draining: AtomicBool::new(false),
             interface: Interface::new(added_routes),
             route_state: Mutex::default(),
         };
         let app = Arc::new(app);
-        // Whoever is told that it is ready finds it among the instances.
-        app.say_and_remember().await;
+        // A server that reports ready is listed among the instances.
+        app.send_heartbeat().await;
         let (background, weak) = (&app.engine.config().background, Arc::downgrade(&app));
-        let follows = weak.clone();
-        background.spawn("server/shared", FOLLOW, move |beat| follow(follows.clone(), beat));
-        background.spawn("server/instance", SAY, move |beat| say_that_it_lives(weak.clone(), beat));
+        let weak_app = weak.clone();
+        background.spawn("server/shared", REFRESH_EVERY, move |beat| refresh_loop(weak_app.clone(), beat));
+        background.spawn("server/instance", HEARTBEAT_EVERY, move |beat| heartbeat_loop(weak.clone(), beat));
         Ok(app)
     }
 
+    /// The router of all routes.
     pub fn router(self: &Arc<App>) -> Router {
         routes::router(self)
     }
@@ -226,10 +232,10 @@ impl App {
         self.policies.read(text, dialect, &self.engine.config().policy_limits)
     }
 
-    /// Waits until what the server does itself has come to an end, or for five seconds of real time.
+    /// Waits until the executors are idle, at most five seconds of real time.
     async fn executors_settled(&self) {
         let Some(executors) = &self.executors else { return };
-        // Whoever was told of work needs a moment to take it.
+        // A notified executor needs a moment to lease its task.
         tokio::time::sleep(Duration::from_millis(20)).await;
         for _ in 0..500 {
             if executors.busy() == 0 {
@@ -239,24 +245,25 @@ impl App {
         }
     }
 
-    /// From now on it is not ready for more, and long polls end.
+    /// Starts draining: the server is no longer ready, and long polls end.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
     }
 
+    /// Whether the server is draining.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
 }
 
-/// How often what instances share is read again.
-const FOLLOW: Duration = Duration::from_millis(500);
+/// Period of the refresh of cluster-wide settings.
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
 
-/// Keys, policies, drained workers and a time that another instance has changed are heard of within a second. While nothing changes
-/// only the numbers of the last changes are read.
-async fn follow(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
+/// Refreshes keys, policies, drained workers and the virtual clock, so that changes of other instances apply within a
+/// second. While nothing changes, only the change numbers are read.
+async fn refresh_loop(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
     loop {
-        tokio::time::sleep(FOLLOW).await;
+        tokio::time::sleep(REFRESH_EVERY).await;
         let Some(app) = app.upgrade() else { return Finished };
         panic_point!("server-shared");
         let store = &**app.engine.store();
@@ -265,7 +272,7 @@ async fn follow(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
             app.keys.follow(store, numbers.keys).await?;
             routes::clock::follow(&app).await?;
             if app.tokens.enter(&store.epoch().await?) {
-                tracing::warn!("a new epoch of the database has begun: lease tokens from before are refused");
+                tracing::warn!("database epoch changed (restore): older lease tokens are refused");
             }
             app.drained.follow(store, numbers.drained).await?;
             app.kind_policies.follow(store, numbers.policies).await
@@ -275,93 +282,92 @@ async fn follow(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
             beat.turn();
         }
         if let Err(error) = heard {
-            tracing::debug!(%error, "what instances share could not be read again");
+            tracing::debug!(%error, "cannot refresh cluster settings");
         }
     }
 }
 
-/// Instances that were silent for so long are no longer listed.
-const GONE: Millis = Millis::from_secs(60);
-/// How often an instance says that it runs, and writes the workers that are due.
-const SAY: Duration = Duration::from_secs(5);
-/// How often rows of workers that were not seen for an hour are removed.
-const FORGET: Duration = Duration::from_secs(60);
-/// How often the log tells of keys that end soon.
-const DAY: Duration = Duration::from_secs(86_400);
+/// Instances without a heartbeat for this long are not listed.
+const INSTANCE_TIMEOUT: Millis = Millis::from_secs(60);
+/// Period of the instance heartbeat, which also writes worker rows.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+/// Period of the removal of workers not seen for an hour.
+const CLEANUP_EVERY: Duration = Duration::from_secs(60);
+/// Period of the log warning about keys that expire soon.
+const KEY_WARNING_EVERY: Duration = Duration::from_secs(86_400);
 
-async fn say_that_it_lives(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
-    let (mut forgot, mut warned): (Option<Instant>, Option<Instant>) = (None, None);
+async fn heartbeat_loop(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
+    let (mut cleaned_up, mut warned): (Option<Instant>, Option<Instant>) = (None, None);
     let is_due = |last: Option<Instant>, period: Duration| last.is_none_or(|last| last.elapsed() >= period);
     let mut is_first = true;
     loop {
         let Some(app) = app.upgrade() else { return Finished };
         panic_point!("server-instance");
         if !std::mem::take(&mut is_first) {
-            app.say_and_remember().await;
+            app.send_heartbeat().await;
         }
         let now = app.engine.now();
-        if is_due(forgot, FORGET) {
-            forgot = Some(Instant::now());
+        if is_due(cleaned_up, CLEANUP_EVERY) {
+            cleaned_up = Some(Instant::now());
             if let Err(error) = app.engine.store().forget_workers(now - workers::REMEMBERED).await {
-                tracing::debug!(%error, "old workers could not be removed");
+                tracing::debug!(%error, "cannot remove old workers");
             }
         }
-        if is_due(warned, DAY) && app.warn_of_ending_keys(now) {
+        if is_due(warned, KEY_WARNING_EVERY) && app.warn_of_ending_keys(now) {
             warned = Some(Instant::now());
         }
-        // A write that fails has its own word in `/readyz`.
+        // A failed write is reported by `/readyz`.
         beat.turn();
         drop(app);
-        tokio::time::sleep(SAY).await;
+        tokio::time::sleep(HEARTBEAT_EVERY).await;
     }
 }
 
-/// Keys that one line of the log names.
-const NAMED: usize = 10;
+/// Maximum number of key ids in one log line.
+const LOGGED_KEYS: usize = 10;
 
 impl App {
-    /// Says that it runs; `/readyz` tells why it could not.
-    async fn say_and_remember(&self) {
-        let said = self.say(self.engine.now()).await;
+    /// Writes the heartbeat; `/readyz` reports the error if it fails.
+    async fn send_heartbeat(&self) {
+        let said = self.write_heartbeat(self.engine.now()).await;
         if let (Err(error), false) = (&said, self.is_draining()) {
-            tracing::warn!(%error, "the database takes no writes");
+            tracing::warn!(%error, "the database is read-only or unavailable");
         }
-        *self.trouble.write() = said.err().map(|error| error.to_string());
+        *self.write_error.write() = said.err().map(|error| error.to_string());
     }
 
-    /// This instance, among those that run.
+    /// Row of this instance.
     pub(crate) fn own_row(&self, now: Timestamp) -> InstanceRow {
         let (id, version) = (self.instance.clone(), env!("CARGO_PKG_VERSION").to_owned());
         InstanceRow { id, version, started_at: self.started_at, seen_at: now }
     }
 
-    /// Writes that this instance runs, and the workers that are due.
-    async fn say(&self, now: Timestamp) -> Result<(), StoreError> {
+    /// Writes the row of this instance and the workers that are due.
+    async fn write_heartbeat(&self, now: Timestamp) -> Result<(), StoreError> {
         let store = &**self.engine.store();
-        store.put_instance(&self.own_row(now), now - GONE).await?;
+        store.put_instance(&self.own_row(now), now - INSTANCE_TIMEOUT).await?;
         self.workers.write(store, &self.instance, now).await?;
         Ok(())
     }
 
-    /// Logs the keys that end within two weeks. False where there are none.
+    /// Logs the keys that expire within two weeks. False if there are none.
     fn warn_of_ending_keys(&self, now: Timestamp) -> bool {
         let mut ending = self.keys.ending(None, now);
         ending.sort_by_key(|key| key.expires_at);
         let Some(first) = ending.first().and_then(|key| key.expires_at) else { return false };
-        let ids: Vec<&str> = ending.iter().take(NAMED).map(|key| key.id.as_str()).collect();
+        let ids: Vec<&str> = ending.iter().take(LOGGED_KEYS).map(|key| key.id.as_str()).collect();
         let (count, first) = (ending.len(), Timestamp(first).to_rfc3339());
         tracing::warn!(keys = count, first, ids = ids.join(" "), "API keys expire within 14 days");
         true
     }
 }
 
-/// Made once per database: a token must be good at every instance and after every restart. What makes it void after a restore is the
-/// epoch.
+/// Secret of the lease tokens, created once per database: tokens must be valid on every instance and after restarts.
+/// The epoch invalidates them after a restore.
 async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
-    let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-    let stands = store.put_meta("lease_key", &text, PutIf::Absent, None).await?;
+    let stands = store.put_meta("lease_key", &keys::hex(&fresh), PutIf::Absent, None).await?;
     let mut key = [0_u8; 32];
     for (i, byte) in key.iter_mut().enumerate() {
         let digits = stands.get(2 * i..2 * i + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -1,4 +1,4 @@
-//! Secrets stay out of answers: every JSON answer is masked on its way out, whatever route made it.
+//! Masks secrets in every JSON response, whatever route made it.
 
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::http::header;
@@ -7,11 +7,11 @@ use comeback_core::{Invalid, mask};
 use comeback_engine::secrets::SENT_BACK;
 use serde_json::Value;
 
-/// Marks an answer whose route has masked what its caller may not see.
+/// Marks a response that its route has masked already.
 #[derive(Clone, Copy)]
 pub struct Masked;
 
-/// Masks the body of an answer. Streams are masked where they are written.
+/// Masks the body of a response. Streams are masked where they are written.
 pub async fn answer(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_json = kind.starts_with("application/json");
@@ -32,7 +32,7 @@ pub async fn answer(response: Response) -> Response {
     }
 }
 
-/// The text with its secrets masked; nothing where it holds none.
+/// The text with its secrets masked. `None` if it holds none.
 fn masked(text: &str) -> Option<String> {
     if !mask::may_hold_secrets(text) {
         return None;
@@ -43,7 +43,7 @@ fn masked(text: &str) -> Option<String> {
     (after != before).then(|| after.to_string())
 }
 
-/// Refuses a value in which a mask is sent back in place of a secret: it would overwrite the true one.
+/// Refuses a value that contains a mask in place of a secret: it would overwrite the secret.
 pub fn refuse_sent_back(at: &str, value: &Value) -> Result<(), Invalid> {
     match mask::mask_sent_back(value) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Memory for request bodies: so many bytes for the server, and a part of them for each namespace.
+//! Memory budget for request bodies, in total and per namespace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,60 +8,60 @@ use parking_lot::Mutex;
 
 use crate::problem::Problem;
 
-/// A namespace that holds no more than this may use the reserve.
+/// A namespace below this size may use the reserve.
 const SMALL: u64 = 1 << 20;
 
-/// Bytes that bodies may take at once. One namespace gets its quota, and half of the total at most. An eighth is kept for namespaces
-/// that hold little, so that several large senders together do not keep out a heartbeat.
-pub struct Budget {
+/// Memory budget for bodies, in bytes. One namespace gets its quota, and at most half of the total. An eighth is
+/// reserved for namespaces that hold little, so that several large senders together do not keep out a heartbeat.
+pub struct MemoryBudget {
     quota: Quota,
     total: u64,
     most: u64,
-    held: Mutex<Held>,
+    held: Mutex<Usage>,
 }
 
 #[derive(Default)]
-struct Held {
+struct Usage {
     all: u64,
     by: HashMap<Arc<str>, u64>,
 }
 
-/// Memory of one body, free again when this is dropped.
-pub struct Memory {
-    budget: Arc<Budget>,
+/// Memory of one body, released on drop.
+pub struct MemoryPermit {
+    budget: Arc<MemoryBudget>,
     namespace: Arc<str>,
     bytes: u64,
 }
 
-impl Budget {
-    /// A budget of so many bytes, and the quota of a namespace on it.
-    pub fn new(quota: Quota, total: u64, quotas: &Quotas) -> Arc<Budget> {
+impl MemoryBudget {
+    /// A budget of `total` bytes with a quota per namespace.
+    pub fn new(quota: Quota, total: u64, quotas: &Quotas) -> Arc<MemoryBudget> {
         let most = quotas.get(quota).min(total / 2).max(1);
-        Arc::new(Budget { quota, total, most, held: Mutex::default() })
+        Arc::new(MemoryBudget { quota, total, most, held: Mutex::default() })
     }
 
-    /// Takes bytes for a namespace, or refuses: by the quota's name where the namespace has all it may have.
-    pub fn take(self: &Arc<Budget>, namespace: &str, bytes: u64) -> Result<Memory, Problem> {
+    /// Takes bytes for a namespace. Refused with the name of the quota if the namespace holds its maximum.
+    pub fn take(self: &Arc<MemoryBudget>, namespace: &str, bytes: u64) -> Result<MemoryPermit, Problem> {
         let mut held = self.held.lock();
         let name = match held.by.get_key_value(namespace) {
             Some((name, _)) => name.clone(),
             None => Arc::from(namespace),
         };
         self.add(&mut held, &name, bytes)?;
-        Ok(Memory { budget: self.clone(), namespace: name, bytes })
+        Ok(MemoryPermit { budget: self.clone(), namespace: name, bytes })
     }
 
-    /// Takes bytes even where there are none left: for what was done already and must be answered.
-    pub fn take_anyway(self: &Arc<Budget>, namespace: &str, bytes: u64) -> Memory {
+    /// Takes bytes beyond the limits: for responses to completed writes.
+    pub fn take_anyway(self: &Arc<MemoryBudget>, namespace: &str, bytes: u64) -> MemoryPermit {
         let mut held = self.held.lock();
         let name: Arc<str> = Arc::from(namespace);
         held.all += bytes;
         *held.by.entry(name.clone()).or_default() += bytes;
         drop(held);
-        Memory { budget: self.clone(), namespace: name, bytes }
+        MemoryPermit { budget: self.clone(), namespace: name, bytes }
     }
 
-    fn add(&self, held: &mut Held, namespace: &Arc<str>, bytes: u64) -> Result<(), Problem> {
+    fn add(&self, held: &mut Usage, namespace: &Arc<str>, bytes: u64) -> Result<(), Problem> {
         let mine = held.by.get(namespace).copied().unwrap_or(0).saturating_add(bytes);
         if mine > self.most {
             let (quota, most) = (self.quota, self.most);
@@ -88,8 +88,8 @@ impl Budget {
     }
 }
 
-impl Memory {
-    /// Takes what is missing to have so many bytes.
+impl MemoryPermit {
+    /// Grows to `bytes`.
     pub fn grow_to(&mut self, bytes: u64) -> Result<(), Problem> {
         if bytes > self.bytes {
             self.budget.add(&mut self.budget.held.lock(), &self.namespace, bytes - self.bytes)?;
@@ -98,7 +98,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives back what is more than so many bytes.
+    /// Shrinks to `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
         if bytes < self.bytes {
             self.budget.give_back(&self.namespace, self.bytes - bytes);
@@ -107,13 +107,13 @@ impl Memory {
     }
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for MemoryPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Memory({} of {})", self.bytes, self.namespace)
     }
 }
 
-impl Drop for Memory {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
         self.budget.give_back(&self.namespace, self.bytes);
     }
@@ -123,10 +123,10 @@ impl Drop for Memory {
 mod tests {
     use super::*;
 
-    fn budget(total: u64, quota: u64) -> Arc<Budget> {
+    fn budget(total: u64, quota: u64) -> Arc<MemoryBudget> {
         let mut quotas = Quotas::default();
         quotas.set("body_bytes", &quota.to_string()).expect("a number");
-        Budget::new(Quota::BodyBytes, total, &quotas)
+        MemoryBudget::new(Quota::BodyBytes, total, &quotas)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Pages that are bounded in bytes as well as in items: they are read in small pieces until one of the bounds is reached.
+//! Pages bounded in bytes and items: read in small batches until one of the bounds is reached.
 
 use comeback_core::Record;
 use comeback_engine::store::{ListCursor, Listed, Listing};
@@ -8,39 +8,40 @@ use serde_json::Value;
 use crate::wire::task as shape;
 use crate::wire::{Page, PageBytes};
 
-/// Records that are read at a time: each may have a result of many kilobytes.
+/// Records per read: each may have a result of many kilobytes.
 const RECORDS: usize = 32;
-/// Records that one page looks at, of which few may have an item.
+/// Maximum number of records that one page scans.
 const MOST_RECORDS: usize = 10_000;
-/// Lines of tasks that are read at a time: they are small, as a rule.
+/// Tasks per read: list items are small.
 const LINES: usize = 100;
 
-/// A page of what is told of a log, which is being read. It looks for one item more than it may have, so that the last page says that it
-/// is the last.
+/// Builds a page of a log. Reads one item more than the limit to know whether the page is the last.
 pub struct LogPage {
     limit: usize,
     items: Vec<Value>,
     bytes: PageBytes,
     asked: usize,
     looked_at: usize,
-    /// The place of the last item.
+    /// Position of the last item.
     last: u32,
     next: Option<u32>,
 }
 
 impl LogPage {
+    /// An empty page with a limit.
     pub fn new(limit: u32) -> LogPage {
         let (items, bytes) = (Vec::new(), PageBytes::default());
         LogPage { limit: limit as usize, items, bytes, asked: 0, looked_at: 0, last: 0, next: None }
     }
 
-    /// How many records to read next.
+    /// Number of records to read next.
     pub fn wants(&mut self) -> u32 {
         self.asked = (self.limit - self.items.len() + 1).min(RECORDS);
         u32::try_from(self.asked).unwrap_or(1)
     }
 
-    /// Adds what is told of records that were read, each item with its place. Where to read on; nothing when the page is done.
+    /// Adds the items of the records read, each with its position. Returns where to read on, or `None` when the page is
+    /// complete.
     pub fn add(
         &mut self,
         found: &[Record],
@@ -64,36 +65,38 @@ impl LogPage {
         Some(on)
     }
 
+    /// The complete page.
     pub fn into_page(self) -> Page<Value> {
         Page { items: self.items, next_cursor: self.next.map(|place| place.to_string()) }
     }
 }
 
-/// A page of a list of tasks that is being read.
+/// Builds a page of a list of tasks.
 pub struct ListPage {
     limit: usize,
     items: Vec<Listed>,
     after: Option<ListCursor>,
     bytes: PageBytes,
-    /// As many of the last piece fit: it is read once more to know where it ends.
+    /// Number of items of the last batch that fit: it is read again with this limit to get its cursor.
     fitting: Option<usize>,
     is_over: bool,
 }
 
 impl ListPage {
+    /// An empty page with a limit and a start cursor.
     pub fn new(limit: u32, after: Option<ListCursor>) -> ListPage {
         let (items, bytes) = (Vec::new(), PageBytes::default());
         ListPage { limit: limit as usize, items, after, bytes, fitting: None, is_over: false }
     }
 
-    /// How many to list next, and after which; nothing when the page is done.
+    /// Number of tasks to read next and the cursor, or `None` when the page is complete.
     pub fn wants(&self) -> Option<(u32, Option<ListCursor>)> {
         let most = self.fitting.unwrap_or_else(|| (self.limit - self.items.len()).min(LINES));
         let most = u32::try_from(most).ok().filter(|_| !self.is_over)?;
         Some((most, self.after))
     }
 
-    /// Adds what was listed, if it fits.
+    /// Adds a batch, if it fits.
     pub fn add(&mut self, mut found: Listing) {
         if self.fitting.is_none() {
             let fitting = found.items.iter().take_while(|it| self.bytes.fits(&shape::line(it))).count();
@@ -108,7 +111,7 @@ impl ListPage {
         self.is_over = self.fitting.is_some() || self.after.is_none() || self.items.len() >= self.limit;
     }
 
-    /// What was found, and where to go on.
+    /// The items found and the cursor of the next page.
     pub fn into_listing(self) -> Listing {
         Listing { items: self.items, next: self.after }
     }

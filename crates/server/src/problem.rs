@@ -1,4 +1,4 @@
-//! Problems (RFC 9457): the only place that knows status codes. What went wrong, why, and what the caller can do.
+//! Problems (RFC 9457): the only place that knows status codes.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,148 +8,165 @@ use comeback_engine::CommandError;
 use comeback_engine::store::StoreError;
 use serde_json::{Map, Value, json};
 
-/// One answer that is not a success. It is rendered last, when the id of the request is known.
+/// An error response. It is rendered last, when the id of the request is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub status: StatusCode,
-    /// Upper case, for programs.
+    /// Code in upper case, for programs.
     pub code: &'static str,
     pub title: &'static str,
     pub detail: String,
     more: Option<Box<Map<String, Value>>>,
-    /// For the log, not for the caller.
+    /// Cause for the log; not sent to the caller.
     cause: Option<String>,
-    /// Seconds after which it is worth trying again.
+    /// Value of `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
-    /// The quota that was used up, where that is the problem.
+    /// The exceeded quota, if any.
     pub quota: Option<Quota>,
 }
 
 impl Problem {
+    /// A problem with a status, code, title and detail.
     pub fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
         Problem { status, code, title, detail: detail.into(), more: None, cause: None, retry_after: None, quota: None }
     }
 
+    /// 400: the request is malformed.
     pub fn bad_request(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "BAD_REQUEST", "The request cannot be read", detail)
+        Problem::new(StatusCode::BAD_REQUEST, "BAD_REQUEST", "Malformed request", detail)
     }
 
+    /// 404: no such object.
     pub fn not_found(what: &str) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Not found", format!("there is no such {what}"))
     }
 
-    /// A job is spoken of by the name of its worker, with a key that did not lease it.
+    /// A job is addressed by the name of its worker, but with a key that did not lease it.
     pub fn lease_needed() -> Problem {
         let detail = "another key leased this job, or it was leased elsewhere: send its `lease`";
         Problem::conflict("LEASE_LOST", "The lease is no longer held", detail)
     }
 
+    /// 503: the database or the server is unavailable.
     pub fn unavailable(detail: impl Into<String>) -> Problem {
-        let title = "Not available at the moment";
+        let title = "Temporarily unavailable";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", title, detail);
         Problem { retry_after: Some(1), ..problem }
     }
 
+    /// 503: the server is overloaded.
     pub fn overloaded(detail: impl Into<String>) -> Problem {
-        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", "Too much at once", detail);
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", "Server overloaded", detail);
         Problem { retry_after: Some(1), ..problem }
     }
 
+    /// 429: too many failed authentications.
     pub fn too_many_requests(detail: impl Into<String>) -> Problem {
-        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS", "More than your share", detail);
+        let problem = Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "TOO_MANY_REQUESTS",
+            "Too many requests from this namespace",
+            detail,
+        );
         Problem { retry_after: Some(1), ..problem }
     }
 
+    /// 413: the body is over the limit.
     pub fn too_large(most: usize) -> Problem {
-        let detail = format!("a request may have {most} bytes here");
+        let detail = format!("the body may have at most {most} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", "The body is too large", detail)
     }
 
+    /// 408: the body did not arrive in time.
     pub fn too_slow(patience: std::time::Duration) -> Problem {
         let detail = format!("the body did not arrive within {} s", patience.as_secs());
         Problem::new(StatusCode::REQUEST_TIMEOUT, "TOO_SLOW", "The request took too long to arrive", detail)
     }
 
+    /// 401: no valid key.
     pub fn unauthorized(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "A key is needed", detail)
+        Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "Authentication required", detail)
     }
 
+    /// 403: not allowed.
     pub fn forbidden(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::FORBIDDEN, "FORBIDDEN", "Not allowed", detail)
     }
 
+    /// 415: the body is not JSON.
     pub fn not_json() -> Problem {
         let detail = "send the header `content-type: application/json`";
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         Problem::new(status, "UNSUPPORTED_MEDIA_TYPE", "The body is not JSON", detail)
     }
 
-    /// What the framework refused before we saw it.
+    /// Problem of a status that the framework set.
     pub fn of_status(status: StatusCode) -> Problem {
         match status {
             StatusCode::METHOD_NOT_ALLOWED => {
-                Problem::new(status, "METHOD_NOT_ALLOWED", "Not this way", "the header `allow` lists the methods")
+                Problem::new(status, "METHOD_NOT_ALLOWED", "Method not allowed", "the header `allow` lists the methods")
             }
             StatusCode::NOT_FOUND => Problem::not_found("route"),
-            StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be read"),
+            StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be parsed"),
             _ => Problem::internal(),
         }
     }
 
     fn internal() -> Problem {
-        let (status, title) = (StatusCode::INTERNAL_SERVER_ERROR, "The server made a mistake");
-        Problem::new(status, "INTERNAL", title, "the log of the server says more")
+        let (status, title) = (StatusCode::INTERNAL_SERVER_ERROR, "Internal server error");
+        Problem::new(status, "INTERNAL", title, "see the server log for this request id")
     }
 
     fn conflict(code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, code, title, detail)
     }
 
-    /// A request that made a key before is sent again, and the answer that had the secret is no longer remembered.
+    /// A repeated request created this key before, and its secret is no longer available.
     pub fn key_exists(id: &str) -> Problem {
         let detail = format!(
-            "this request made the key {id} before, and its secret was shown then; rotate or revoke that key, or send another \
-             Idempotency-Key"
+            "this request created the key {id} before, and its secret was shown then; rotate or revoke that key, or \
+             send another Idempotency-Key"
         );
         Problem::conflict("KEY_EXISTS", "The key exists", detail).with("id", id)
     }
 
-    /// Something else has the name.
+    /// The name is in use.
     pub fn name_taken(detail: impl Into<String>) -> Problem {
         Problem::conflict("NAME_TAKEN", "The name is taken", detail)
     }
 
+    /// Adds an extra member.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
         self.more.get_or_insert_default().insert(name.into(), value.into());
         self
     }
 
-    /// What the log says of it in place of the detail.
+    /// Sets the cause for the log, in place of the detail.
     pub fn because(mut self, cause: impl Into<String>) -> Problem {
         self.cause = Some(cause.into());
         self
     }
 
-    /// The server's own failures, under the name that the caller was given. Too much at once is only counted.
+    /// Logs server errors with the id of the request. Overload is only counted.
     pub fn log(&self, request_id: &str) {
         let cause = self.cause.as_deref().unwrap_or(&self.detail);
         match self.status {
             StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!(request = request_id, cause, "a request failed here");
+                tracing::error!(request = request_id, cause, "request failed with an internal error");
             }
             status if status.is_server_error() && self.code != "OVERLOADED" => {
-                tracing::warn!(request = request_id, cause, "a request could not be answered");
+                tracing::warn!(request = request_id, cause, "request failed: service unavailable");
             }
             _ => {}
         }
     }
 
-    /// The stable name of this sort of problem, for `type`.
+    /// The stable slug of this problem, for `type`.
     pub fn slug(&self) -> String {
         self.code.to_ascii_lowercase().replace('_', "-")
     }
 
-    /// What programs are told in `error`. Some sorts of problems share a code: `type` tells them apart.
+    /// The code in `error`. Some problem types share a code: `type` tells them apart.
     pub fn error_code(code: &str) -> &str {
         match code {
             "VALIDATION_FAILED" | "WRONG_STATE" => "VALIDATION_ERROR",
@@ -158,6 +175,7 @@ impl Problem {
         }
     }
 
+    /// The problem as JSON.
     pub fn to_json(&self, request_id: &str) -> Value {
         let mut body = json!({
             "type": self.slug(),
@@ -173,16 +191,17 @@ impl Problem {
         body
     }
 
-    /// A member of its own.
+    /// An extra member of the problem.
     pub fn member(&self, name: &str) -> Option<&Value> {
         self.more.as_ref().and_then(|more| more.get(name))
     }
 
+    /// Renders the problem as `application/problem+json`.
     pub fn render(&self, request_id: &str) -> Response {
         self.render_as(self.to_json(request_id), "application/problem+json")
     }
 
-    /// The same in the words of somebody else.
+    /// Renders the problem with another body and media type.
     pub fn render_as(&self, body: Value, media: &'static str) -> Response {
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
@@ -217,7 +236,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-/// What is wrong with a document, each fault with its line.
+/// Faults of a document, each with its line.
 impl From<Problems> for Problem {
     fn from(problems: Problems) -> Self {
         let detail = problems.0.first().map_or_else(String::new, ToString::to_string);
@@ -228,6 +247,7 @@ impl From<Problems> for Problem {
     }
 }
 
+/// A fault as text: path and message.
 pub fn told(Fault { path, message }: &Fault) -> String {
     if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
 }
@@ -254,16 +274,16 @@ impl From<CommandError> for Problem {
                 Problem::new(StatusCode::BAD_REQUEST, "WRONG_STATE", "Not possible in this state", text)
                     .with("state", state.word())
             }
-            CommandError::RootEnded(_) => Problem::conflict("CONFLICT", "Somebody else was faster", text),
+            CommandError::RootEnded(_) => Problem::conflict("CONFLICT", "Concurrent modification", text),
             CommandError::LeaseLost => Problem::conflict("LEASE_LOST", "The lease is no longer held", text),
             CommandError::TaskCanceled => Problem::conflict("TASK_CANCELED", "The task was canceled", text),
-            CommandError::Conflict => Problem::conflict("CONFLICT", "Somebody else was faster", text),
+            CommandError::Conflict => Problem::conflict("CONFLICT", "Concurrent modification", text),
             CommandError::IdempotencyMismatch => {
                 Problem::conflict("IDEMPOTENCY_MISMATCH", "The idempotency key was used for another request", text)
             }
             CommandError::NameTaken(_) => Problem::conflict("NAME_TAKEN", "The name is taken", text),
             CommandError::InsufficientCredits { required, available } => {
-                Problem::new(StatusCode::PAYMENT_REQUIRED, "INSUFFICIENT_CREDITS", "Too few credits", text)
+                Problem::new(StatusCode::PAYMENT_REQUIRED, "INSUFFICIENT_CREDITS", "Insufficient credits", text)
                     .with("required_credits", required)
                     .with("available_credits", available)
             }
@@ -278,7 +298,7 @@ impl From<CommandError> for Problem {
     }
 }
 
-/// One namespace has all it may have of something: the answer names the quota, and the metric counts it.
+/// A quota of the namespace is exceeded: the response names the quota, and a metric counts it.
 impl From<QuotaExceeded> for Problem {
     fn from(exceeded: QuotaExceeded) -> Self {
         let QuotaExceeded { quota, most, .. } = exceeded;
@@ -298,13 +318,15 @@ impl From<StoreError> for Problem {
                 let title = "The search takes too long";
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "SEARCH_TIMEOUT", title, error.to_string())
             }
-            // What a database says of itself is for the log: names of hosts, users and files are nobody's business.
+            // Database errors go to the log only: they name hosts, users and files.
             StoreError::Unavailable(_) => {
-                Problem::unavailable("the database is not available; nothing was done").because(error.to_string())
+                Problem::unavailable("the database is unavailable; nothing was changed").because(error.to_string())
             }
-            StoreError::Unknown(_) => Problem::unavailable("the database broke off; it may have been done")
-                .because(error.to_string())
-                .with("outcome", "unknown"),
+            StoreError::Unknown(_) => {
+                Problem::unavailable("the connection to the database was lost; the change may have been applied")
+                    .because(error.to_string())
+                    .with("outcome", "unknown")
+            }
             other => {
                 let cause = Some(format!("the store refused: {other}"));
                 Problem { cause, ..Problem::internal() }
@@ -317,7 +339,7 @@ impl From<StoreError> for Problem {
 mod tests {
     use super::*;
 
-    /// What a database says names hosts, users and files; it is for the log.
+    /// Database errors name hosts, users and files; they go to the log only.
     #[test]
     fn nobody_is_told_what_the_database_says() {
         let secret = "error connecting to 10.1.2.3 as user `jobs`";

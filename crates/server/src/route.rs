@@ -1,8 +1,8 @@
 //! Parts of which routes are made, for crates that add some ([`RouteSet`]).
 
 pub use crate::auth::{Caller, Need};
-pub use crate::once::Once;
-pub use crate::openapi::{Doc, Param, schema, stands_for};
+pub use crate::idempotency::IdempotencyKey;
+pub use crate::openapi::{Doc, Param, schema, schema_types};
 pub use crate::page::ListPage;
 pub use crate::route_set::{ErrorFormat, RouteSet};
 pub use crate::routes::admin::NothingIn;

@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::openapi::page::Page;
+use crate::openapi::page::DocPage;
 use crate::openapi::{document, page};
 use crate::problem::Problem;
 use crate::routes::Line;
@@ -62,7 +62,7 @@ pub(crate) struct Interface {
     /// Error formats by the path of the route, where errors are no problem documents.
     error_formats: HashMap<&'static str, &'static ErrorFormat>,
     document: OnceLock<Bytes>,
-    page: OnceLock<Page>,
+    page: OnceLock<DocPage>,
 }
 
 impl Interface {
@@ -86,7 +86,7 @@ impl Interface {
     }
 
     /// The document as a page.
-    pub fn page(&self) -> &Page {
+    pub fn page(&self) -> &DocPage {
         self.page.get_or_init(|| page::page(&self.added))
     }
 }

@@ -1,5 +1,5 @@
-//! Serving: accepts until it is told to stop, then lets what was begun come to its end. Nobody may hold a connection by saying
-//! nothing or by reading nothing, and there are never more connections than were allowed.
+//! Accepts connections until stopped, then finishes the running requests. Idle and slow clients time out, and the
+//! number of connections is limited.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,19 +18,20 @@ use tokio::sync::watch;
 
 use crate::App;
 use crate::auth::Peer;
-use crate::connections::Open;
+use crate::connections::ConnectionGuard;
 use crate::write_timeout::WriteTimeout;
 
+/// Timeouts and limits of connections.
 pub struct ServeOptions {
-    /// How long requests that were begun may take after the word to stop.
+    /// How long running requests may take after the stop signal.
     pub drain: Duration,
-    /// How long a request may take to say what it wants.
+    /// Timeout for reading the request head.
     pub header_timeout: Duration,
-    /// How long a client may take nothing of its answer.
+    /// Timeout for a client that does not read its response.
     pub write_timeout: Duration,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// Connections of one address at once that have not shown a good key.
+    /// Maximum number of unauthenticated connections per address.
     pub connections_per_address: usize,
 }
 
@@ -43,14 +44,14 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// The names that [`ServeOptions::set`] knows.
+    /// Names that [`ServeOptions::set`] accepts.
     pub const NAMES: &[&str] = &["connections", "connections_per_address", "write_timeout"];
 
-    /// Sets one by its name; the names there are when it is none.
+    /// Sets an option by its name. An unknown name is an error that lists the names.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let number = || match value.parse::<usize>() {
             Ok(number) if number > 0 => Ok(number),
-            _ => Err(format!("`{value}` is no number above 0")),
+            _ => Err(format!("`{value}` is not a number above 0")),
         };
         match name {
             "connections" => self.connections = number()?,
@@ -59,19 +60,19 @@ impl ServeOptions {
                 let span = comeback_core::Millis::parse(value).map_err(|error| error.to_string())?;
                 self.write_timeout = Duration::from_millis(span.0.max(1));
             }
-            _ => return Err(format!("there are {}", Self::NAMES.join(", "))),
+            _ => return Err(format!("unknown name; must be one of {}", Self::NAMES.join(", "))),
         }
         Ok(())
     }
 }
 
-/// More than any client sends.
+/// Maximum number of request headers.
 const MOST_HEADERS: usize = 100;
 const MOST_HEADER_BYTES: usize = 64 << 10;
-/// How long a connection that must make room may take to finish an answer.
+/// Time for a connection that must close to finish its response.
 const MAKE_ROOM: Duration = Duration::from_secs(1);
 
-/// Returns when everything that was begun is answered, or when the time for that is over.
+/// Serves until `stop` resolves, then drains running requests for at most `options.drain`.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
@@ -94,14 +95,14 @@ pub async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Too many open files, or a caller that is gone already: neither is a reason to stop.
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "cannot accept connection");
                 app.connections.close_oldest();
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        // Closed at once where every connection has a good key: accepting never waits.
-        let Some(open) = app.connections.open_one(peer.ip().to_canonical()) else { continue };
+        // Closed immediately if every connection is authenticated: accepting never waits.
+        let Some(open) = app.connections.admit(peer.ip().to_canonical()) else { continue };
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let named = Running::Request(Arc::new(format!("on a connection from {peer}")));
@@ -111,7 +112,7 @@ pub async fn serve(
     drop((listener, accepting, stopped));
     let _ = stopping.send(true);
     tokio::select! {
-        // When the last connection has gone nobody listens any more.
+        // Resolves when the last connection has closed.
         () = stopping.closed() => {}
         () = tokio::time::sleep(options.drain) => {}
     }
@@ -130,10 +131,10 @@ impl Timeouts {
     }
 }
 
-/// Answers the requests of one connection until it ends, the server stops, or it must make room.
+/// Serves the requests of one connection until it ends, the server stops, or it must close to make room.
 async fn connection(
     stream: TcpStream,
-    open: Open,
+    open: ConnectionGuard,
     router: TowerToHyperService<axum::Router>,
     mut stopped: watch::Receiver<bool>,
     timeouts: Timeouts,
@@ -180,7 +181,7 @@ async fn connection(
         tokio::select! {
             ended = serving.as_mut() => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection broke off");
+                    tracing::debug!(%error, "connection closed with an error");
                 }
                 return;
             }

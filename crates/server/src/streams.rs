@@ -1,7 +1,7 @@
-//! What event streams share: a quota per namespace on streams and on the bytes they hold, and one reader of the feed that tells
-//! streams when something of their namespace was committed.
+//! Shared state of event streams: quotas per namespace on streams and buffered bytes, and one reader of the feed that
+//! wakes the streams of a namespace when it has new events.
 //!
-//! Without it every stream would read everybody's feed several times a second to find nothing.
+//! Without it every stream would poll the feed of all namespaces several times a second.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -13,17 +13,17 @@ use comeback_engine::{DependencyChange, DependencyCursor, Engine, Share, Shares}
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-/// How often the feed is looked at.
-const LOOK: Duration = Duration::from_millis(150);
-/// How often dependencies are looked at.
-const LOOK_AT_DEPENDENCIES: Duration = Duration::from_millis(500);
-/// Events that are read at a time.
-const STRETCH: u32 = 500;
-/// Streams that may read the feed at the same moment.
+/// Poll period of the feed.
+const POLL_EVERY: Duration = Duration::from_millis(150);
+/// Poll period of dependencies.
+const DEPENDENCY_POLL_EVERY: Duration = Duration::from_millis(500);
+/// Events per read of the feed.
+const BATCH: u32 = 500;
+/// Maximum number of streams reading the feed at the same time.
 const READERS: usize = 4;
-/// Stretches of one namespace that are remembered.
+/// Number of batches remembered per namespace.
 const REMEMBERED: usize = 64;
-/// Changes of dependencies that a slow stream may have missed without losing any.
+/// Capacity of the channel of dependency changes.
 const CHANGES: usize = 256;
 
 /// All open streams.
@@ -31,34 +31,34 @@ pub struct Streams {
     engine: Engine,
     open: Arc<Shares>,
     bytes: Arc<Shares>,
-    /// Bytes that one stream may hold.
+    /// Maximum number of bytes buffered per stream.
     per_stream: u64,
     readers: Arc<Semaphore>,
-    hub: Mutex<Hub>,
+    hub: Mutex<StreamHub>,
 }
 
-/// The streams by namespace.
+/// Open streams by namespace, and the state of the shared reader.
 #[derive(Default)]
-struct Hub {
+struct StreamHub {
     namespaces: HashMap<Arc<str>, Topic>,
-    /// Stretches that the common reader has looked through.
-    stretch: u64,
-    /// Whether the common reader runs, and whether it has found its place.
+    /// Number of batches that the shared reader has read.
+    batch: u64,
+    /// Whether the shared reader runs, and whether it has a position.
     is_read: bool,
     has_begun: bool,
 }
 
 struct Topic {
     streams: usize,
-    /// Counts stretches in which the namespace had an event.
+    /// Number of batches with an event of the namespace.
     news: watch::Sender<u64>,
-    /// The last of those stretches: their numbers, and where each began.
-    stretches: VecDeque<(u64, Option<FeedCursor>)>,
+    /// The last of those batches: number and start cursor.
+    batches: VecDeque<(u64, Option<FeedCursor>)>,
     changes: broadcast::Sender<DependencyChange>,
 }
 
-/// One open stream, counted until this is dropped.
-pub struct Subscription {
+/// One open stream, counted until dropped.
+pub struct StreamSubscription {
     all: Arc<Streams>,
     namespace: Arc<str>,
     news: watch::Receiver<u64>,
@@ -67,8 +67,9 @@ pub struct Subscription {
 }
 
 impl Streams {
+    /// No open streams.
     pub fn new(engine: Engine, quotas: &Quotas) -> Arc<Streams> {
-        // What is sent and what was read for after that.
+        // Half for the batch being sent, half for the next one.
         let each = quotas.get(Quota::StreamBytes) / quotas.get(Quota::Streams).max(1) / 2;
         Arc::new(Streams {
             engine,
@@ -80,8 +81,8 @@ impl Streams {
         })
     }
 
-    /// Opens a stream of a namespace, or refuses by the quota's name.
-    pub fn open(self: &Arc<Streams>, namespace: &str) -> Result<Subscription, QuotaExceeded> {
+    /// Opens a stream of a namespace. Refused with the name of the exceeded quota.
+    pub fn open(self: &Arc<Streams>, namespace: &str) -> Result<StreamSubscription, QuotaExceeded> {
         let share = self.open.take(namespace, 1)?;
         let mut hub = self.hub.lock();
         let name: Arc<str> = match hub.namespaces.get_key_value(namespace) {
@@ -91,40 +92,40 @@ impl Streams {
         let topic = hub.namespaces.entry(name.clone()).or_insert_with(|| Topic {
             streams: 0,
             news: watch::Sender::new(0),
-            stretches: VecDeque::new(),
+            batches: VecDeque::new(),
             changes: broadcast::Sender::new(CHANGES),
         });
         topic.streams += 1;
         let (news, changes) = (topic.news.subscribe(), topic.changes.subscribe());
         if !hub.is_read {
             hub.is_read = true;
-            tokio::spawn(read(Arc::downgrade(self)));
+            tokio::spawn(read_loop(Arc::downgrade(self)));
         }
-        Ok(Subscription { all: self.clone(), namespace: name, news, changes, _open: share })
+        Ok(StreamSubscription { all: self.clone(), namespace: name, news, changes, _open: share })
     }
 
-    /// Bytes that one stream may hold ready.
+    /// Maximum number of bytes buffered per stream.
     pub fn per_stream(&self) -> u64 {
         self.per_stream
     }
 
-    /// The number of the last stretch that the common reader has looked through; nothing while it has not begun.
-    fn stretch(&self) -> Option<u64> {
+    /// Number of the last batch of the shared reader; `None` before it has started.
+    fn batch(&self) -> Option<u64> {
         let hub = self.hub.lock();
-        hub.has_begun.then_some(hub.stretch)
+        hub.has_begun.then_some(hub.batch)
     }
 
-    /// Tells the streams of the namespaces that had events in a stretch, which began at a cursor.
-    fn tell(&self, namespaces: &HashSet<String>, began: Option<FeedCursor>) {
+    /// Wakes the streams of the namespaces with events in a batch that began at a cursor.
+    fn notify(&self, namespaces: &HashSet<String>, began: Option<FeedCursor>) {
         let mut hub = self.hub.lock();
-        hub.stretch += 1;
-        let stretch = hub.stretch;
+        hub.batch += 1;
+        let batch = hub.batch;
         for namespace in namespaces {
             if let Some(topic) = hub.namespaces.get_mut(namespace.as_str()) {
-                if topic.stretches.len() >= REMEMBERED {
-                    topic.stretches.pop_front();
+                if topic.batches.len() >= REMEMBERED {
+                    topic.batches.pop_front();
                 }
-                topic.stretches.push_back((stretch, began));
+                topic.batches.push_back((batch, began));
                 topic.news.send_modify(|news| *news += 1);
             }
         }
@@ -135,7 +136,7 @@ impl Streams {
     }
 
     /// Looks once for what became of the dependencies of every namespace that has a stream.
-    async fn look_at_dependencies(&self, heard: &mut BTreeMap<Arc<str>, (DependencyCursor, comeback_core::Timestamp)>) {
+    async fn poll_dependencies(&self, heard: &mut BTreeMap<Arc<str>, (DependencyCursor, comeback_core::Timestamp)>) {
         let namespaces = self.namespaces();
         heard.retain(|namespace, _| namespaces.contains(namespace));
         for namespace in namespaces {
@@ -151,8 +152,8 @@ impl Streams {
     }
 }
 
-/// The common reader: goes through the feed once for all streams, as long as there are any.
-async fn read(streams: Weak<Streams>) {
+/// The shared reader: reads the feed for all streams, as long as there are any.
+async fn read_loop(streams: Weak<Streams>) {
     let mut cursor: Option<Option<FeedCursor>> = None;
     let mut heard = BTreeMap::new();
     let mut looked: Option<Instant> = None;
@@ -165,113 +166,114 @@ async fn read(streams: Weak<Streams>) {
                 return;
             }
         }
-        if looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_DEPENDENCIES) {
+        if looked.is_none_or(|looked| looked.elapsed() >= DEPENDENCY_POLL_EVERY) {
             looked = Some(Instant::now());
-            all.look_at_dependencies(&mut heard).await;
+            all.poll_dependencies(&mut heard).await;
         }
-        let more = match all.go_on(&mut cursor).await {
+        let more = match all.read_batch(&mut cursor).await {
             Ok(more) => more,
             Err(error) => {
-                tracing::debug!(%error, "the feed could not be read");
+                tracing::debug!(%error, "cannot read the event feed");
                 false
             }
         };
         drop(all);
         if !more {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 }
 
 impl Streams {
-    /// Reads the next stretch; whether there was one.
-    async fn go_on(&self, cursor: &mut Option<Option<FeedCursor>>) -> Result<bool, StoreError> {
+    /// Reads the next batch. False at the end of the feed.
+    async fn read_batch(&self, cursor: &mut Option<Option<FeedCursor>>) -> Result<bool, StoreError> {
         let Some(began) = *cursor else {
             *cursor = Some(Some(self.engine.store().feed_end().await?));
             self.hub.lock().has_begun = true;
             return Ok(true);
         };
-        let feed = self.engine.store().feed(began, STRETCH).await?;
+        let feed = self.engine.store().feed(began, BATCH).await?;
         if feed.next == began {
             return Ok(false);
         }
         *cursor = Some(feed.next);
         let namespaces: HashSet<String> = feed.events.into_iter().map(|it| it.namespace).collect();
-        self.tell(&namespaces, began);
+        self.notify(&namespaces, began);
         Ok(true)
     }
 }
 
-/// Where the common reader stood when a stream began to read; nothing while it had not begun.
+/// Batch number of the shared reader when a stream began to read; `None` before it has started.
 #[derive(Clone, Copy)]
 pub struct CaughtUp(Option<u64>);
 
-impl Subscription {
-    /// To be asked before reading: what is committed later is told as news.
+impl StreamSubscription {
+    /// Call before reading: later commits wake the stream.
     pub fn begin_to_read(&mut self) -> CaughtUp {
         self.news.borrow_and_update();
-        CaughtUp(self.all.stretch())
+        CaughtUp(self.all.batch())
     }
 
-    /// Waits for news of the namespace since a stream had read everything, or for a change of a dependency, but for so long at most.
-    pub async fn wait(&mut self, caught_up: CaughtUp, most: Duration) -> News {
+    /// Waits for new events of the namespace since `caught_up` or a dependency change, at most for `most`.
+    pub async fn wait(&mut self, caught_up: CaughtUp, most: Duration) -> Wakeup {
         if caught_up.0.is_none() {
-            // Nobody would tell of what came between: look again.
-            tokio::time::sleep(LOOK).await;
-            return News::Events;
+            // The shared reader has not started, so wake-ups may be missed: poll.
+            tokio::time::sleep(POLL_EVERY).await;
+            return Wakeup::Events;
         }
         tokio::select! {
-            changed = self.news.changed() => if changed.is_ok() { News::Events } else { News::Nothing },
+            changed = self.news.changed() => if changed.is_ok() { Wakeup::Events } else { Wakeup::Nothing },
             change = self.changes.recv() => match change {
-                Ok(change) => News::Change(Box::new(change)),
-                // It was too slow, and finds the last ones with the dependency itself.
-                Err(_) => News::Nothing,
+                Ok(change) => Wakeup::Change(Box::new(change)),
+                // The receiver lagged; the current state is in the dependency itself.
+                Err(_) => Wakeup::Nothing,
             },
-            () = tokio::time::sleep(most) => News::Nothing,
+            () = tokio::time::sleep(most) => Wakeup::Nothing,
         }
     }
 
-    /// A change of a dependency that came meanwhile.
+    /// A pending dependency change.
     pub fn change(&mut self) -> Option<DependencyChange> {
         self.changes.try_recv().ok()
     }
 
-    /// Where the first news after `caught_up` began: everything before it is of other namespaces.
+    /// Start cursor of the first batch after `caught_up` with an event of the namespace.
     pub fn skip_to(&self, caught_up: CaughtUp) -> Option<FeedCursor> {
         let caught_up = caught_up.0?;
         let hub = self.all.hub.lock();
-        let stretches = &hub.namespaces.get(&self.namespace)?.stretches;
-        let first = stretches.iter().position(|(stretch, _)| *stretch > caught_up)?;
-        // Where older ones were forgotten it may not be the first.
-        if first == 0 && stretches.len() >= REMEMBERED { None } else { stretches[first].1 }
+        let batches = &hub.namespaces.get(&self.namespace)?.batches;
+        let first = batches.iter().position(|(batch, _)| *batch > caught_up)?;
+        // If older batches were dropped, it may not be the first.
+        if first == 0 && batches.len() >= REMEMBERED { None } else { batches[first].1 }
     }
 
-    /// Room for bytes that wait to be sent; nothing when the namespace's streams hold all they may.
+    /// Quota share for buffered bytes; `None` if the quota of the namespace is exhausted.
     pub fn take_bytes(&self, bytes: u64) -> Option<Share> {
         self.all.bytes.take(&self.namespace, bytes).ok()
     }
 
-    /// A turn to read the feed.
+    /// Waits for a permit to read the feed.
     pub async fn turn(&self) -> Option<tokio::sync::OwnedSemaphorePermit> {
         self.all.readers.clone().acquire_owned().await.ok()
     }
 
+    /// Maximum number of bytes buffered per stream.
     pub fn per_stream(&self) -> u64 {
         self.all.per_stream()
     }
 }
 
-/// What a stream waited for.
-pub enum News {
+/// Reason that a waiting stream wakes up.
+pub enum Wakeup {
     /// Events of its namespace were committed.
     Events,
     /// A dependency has changed.
     Change(Box<DependencyChange>),
-    /// The time is over.
+    /// The wait timed out.
     Nothing,
 }
 
-impl Drop for Subscription {
+impl Drop for StreamSubscription {
     fn drop(&mut self) {
         let mut hub = self.all.hub.lock();
         if let Some(topic) = hub.namespaces.get_mut(&self.namespace) {

@@ -1,4 +1,4 @@
-//! Lease tokens: which run of which task, and a proof that this server gave it away. Opaque to everybody else.
+//! Lease tokens: task and run number with a MAC. Opaque to clients.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,37 +10,38 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Shared by all servers on one database, so that a worker may talk to any of them. Good in one epoch of the database: after a
-/// restore, task and number may be given out again, and a token from before must not pass for that.
+/// Signs and verifies lease tokens. All servers of a database share the key. Tokens are valid in one epoch: after a
+/// restore the same task and number may be leased again, and an old token must not match.
 pub struct Tokens {
     key: [u8; 32],
-    current: RwLock<Current>,
+    current: RwLock<EpochKey>,
 }
 
-struct Current {
+struct EpochKey {
     epoch: String,
-    /// With the key of the epoch taken in; each proof goes on from a copy.
+    /// MAC state with the key of the epoch; each proof starts from a copy.
     begun: Hmac<Sha256>,
 }
 
-/// Task, number, proof.
+/// Length of a token: task, number, proof.
 const LENGTH: usize = 16 + 4 + 16;
 
 impl Tokens {
+    /// Tokens with this key in an epoch.
     pub fn new(key: [u8; 32], epoch: &str) -> Tokens {
-        Tokens { key, current: RwLock::new(Current::new(&key, epoch)) }
+        Tokens { key, current: RwLock::new(EpochKey::new(&key, epoch)) }
     }
 
-    /// Tokens of other epochs are good no more. Answers whether that is new.
+    /// Enters an epoch: tokens of other epochs become invalid. True if the epoch is new.
     pub fn enter(&self, epoch: &str) -> bool {
         if self.current.read().epoch == epoch {
             return false;
         }
-        *self.current.write() = Current::new(&self.key, epoch);
+        *self.current.write() = EpochKey::new(&self.key, epoch);
         true
     }
 
-    /// Good in this namespace only.
+    /// A token for a lease, valid in this namespace only.
     pub fn seal(&self, lease: LeaseRef, namespace: &str) -> String {
         let mut bytes = [0; LENGTH];
         bytes[..16].copy_from_slice(lease.task.0.as_bytes());
@@ -50,7 +51,7 @@ impl Tokens {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Nothing when it is not one of ours, or not this namespace's.
+    /// Verifies a token. `None` if it is forged or of another namespace.
     pub fn open(&self, token: &str, namespace: &str) -> Option<LeaseRef> {
         let mut bytes = [0; LENGTH];
         if URL_SAFE_NO_PAD.decode_slice(token, &mut bytes) != Ok(LENGTH) {
@@ -76,23 +77,23 @@ impl Tokens {
     }
 }
 
-/// As long as a block, which is what a shorter key is filled up to.
+/// MAC with the key padded to the block size.
 fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
     let mut block = [0; 64];
     block[..32].copy_from_slice(key);
     Hmac::<Sha256>::new(&block.into())
 }
 
-impl Current {
-    /// Each epoch has a key of its own. That of the first is the one in the database, as before there were epochs.
-    fn new(key: &[u8; 32], epoch: &str) -> Current {
+impl EpochKey {
+    /// Derives the key of an epoch. The first epoch uses the stored key, as in versions without epochs.
+    fn new(key: &[u8; 32], epoch: &str) -> EpochKey {
         let mut begun = keyed(key);
         if !epoch.is_empty() {
             begun.update(b"lease epoch ");
             begun.update(epoch.as_bytes());
             begun = keyed(&begun.finalize().into_bytes().into());
         }
-        Current { epoch: epoch.to_owned(), begun }
+        EpochKey { epoch: epoch.to_owned(), begun }
     }
 }
 

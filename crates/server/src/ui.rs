@@ -1,11 +1,11 @@
-//! The dashboard: files that `build.rs` has put into the binary. Its pages are all the same one, which asks the API for the rest.
+//! The dashboard: files embedded by `build.rs`. Every page is the same index, which calls the API.
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-struct File {
+struct UiFile {
     name: &'static str,
     tag: &'static str,
     content: &'static [u8],
@@ -13,7 +13,7 @@ struct File {
 
 include!(concat!(env!("OUT_DIR"), "/ui.rs"));
 
-/// First parts of the addresses of its pages; `ui/src/shell/pages.ts` has the same ones, and a test there compares them.
+/// First path segments of its pages; the same as in `ui/src/shell/pages.ts`, which a test compares.
 const PAGES: &[&str] = &[
     "admin",
     "analytics",
@@ -32,17 +32,17 @@ const PAGES: &[&str] = &[
     "x",
 ];
 
-/// Nothing from elsewhere, nothing inline.
+/// Content security policy: own origin only, no inline code.
 const SECURITY: &str =
     "default-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'";
 
-/// The index names its parts relative to this, so that it works behind any prefix.
+/// Base of relative links in the index, so that it works behind any prefix.
 const BASE: &str = "<base href=\"./\"";
 
-/// The address of the batches screen in the dialect `task`, and ours relative to it.
+/// Path of the batches screen in the dialect `task`, and the path it redirects to.
 const VIEW: (&str, &str) = ("/view", "executions");
 
-/// What no route answers: a file or a page of the dashboard, or nothing.
+/// Fallback route: a file or page of the dashboard, or 404.
 pub async fn answer(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if method == Method::GET && uri.path() == VIEW.0 {
         return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, VIEW.1)]).into_response();
@@ -73,8 +73,8 @@ pub async fn answer(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     response
 }
 
-/// The file at an address, and how many folders deep the address is.
-fn find(path: &str) -> Option<(&'static File, usize)> {
+/// The file at a path, and the depth of the path.
+fn find(path: &str) -> Option<(&'static UiFile, usize)> {
     let path = path.strip_prefix('/')?;
     let named = |name: &str| FILES.iter().find(|file| file.name == name);
     if path.is_empty() {

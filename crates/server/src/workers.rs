@@ -1,4 +1,4 @@
-//! Workers that ask this instance for work. Each is one row in the database, written when it is new and then at most twice a minute.
+//! Workers that lease from this instance. Each is one row, written when it is new and then at most twice a minute.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,35 +8,35 @@ use comeback_engine::store::{Store, StoreError, WorkerRow, WorkerSeen};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Workers that were not seen for so long are forgotten.
+/// Workers not seen for this long are removed.
 pub const REMEMBERED: Millis = Millis::from_secs(3_600);
-/// A worker that is known is written again after this time at the earliest.
+/// Minimum time between writes of a worker row, in milliseconds.
 const REWRITTEN: i64 = 30_000;
-/// Rows in one write at most.
+/// Maximum number of rows per write.
 const BATCH: usize = 1_000;
-/// Names of queues, or of kinds, that are kept of one worker, and how many bytes they may have together.
+/// Maximum number of queue or kind names stored per worker, and their total size in bytes.
 const NAMES: usize = 20;
 const NAME_BYTES: usize = 1_024;
-/// Workers of a namespace that a list shows: those that were seen last.
+/// Maximum number of workers in a list: the most recently seen.
 pub const LISTED: usize = 1_000;
 
-/// What a worker asks for, shortened.
+/// Queues and kinds that a worker asks for, truncated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Asks {
+pub struct WorkerRequest {
     pub queues: Vec<String>,
     pub kinds: Vec<String>,
-    /// How many more queues it names.
+    /// Number of queues left out.
     pub more_queues: u64,
-    /// How many more kinds it names.
+    /// Number of kinds left out.
     pub more_kinds: u64,
 }
 
-impl Asks {
-    fn of(queues: &[String], kinds: &[String]) -> Asks {
+impl WorkerRequest {
+    fn of(queues: &[String], kinds: &[String]) -> WorkerRequest {
         let (queues, more_queues) = shortened(queues);
         let (kinds, more_kinds) = shortened(kinds);
-        Asks { queues, kinds, more_queues, more_kinds }
+        WorkerRequest { queues, kinds, more_queues, more_kinds }
     }
 }
 
@@ -51,42 +51,43 @@ fn shortened(names: &[String]) -> (Vec<String>, u64) {
     (kept, more)
 }
 
-/// A worker that asks this instance.
-struct Own {
+/// A worker seen by this instance.
+struct LocalWorker {
     at: i64,
-    /// When it was written last.
+    /// Time of the last write.
     written_at: Option<i64>,
-    /// Of what it asks for, to see that it is the same.
+    /// Hash of its queues and kinds, to detect changes.
     fingerprint: u64,
-    /// What it asks for, as long as it is not written.
-    asks: Option<Asks>,
-    /// What it has leased and is not written.
+    /// Queues and kinds not written yet.
+    asks: Option<WorkerRequest>,
+    /// Leases not written yet.
     leased: u64,
 }
 
-impl Own {
+impl LocalWorker {
     fn is_due(&self, now: i64) -> bool {
         self.written_at.is_none_or(|written| self.at > written && now - written >= REWRITTEN)
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct LocalWorkers {
     /// By namespace and name.
-    own: HashMap<String, HashMap<String, Own>>,
-    /// How many each namespace had on all instances when they were counted last, and how many are new here since.
+    own: HashMap<String, HashMap<String, LocalWorker>>,
+    /// Workers per namespace on all instances at the last count, and new ones here since.
     counted: HashMap<String, u64>,
     new: HashMap<String, u64>,
 }
 
-/// The workers that ask this instance.
+/// The workers of this instance.
 #[derive(Default)]
 pub struct Workers {
-    seen: Mutex<Seen>,
+    seen: Mutex<LocalWorkers>,
 }
 
 impl Workers {
-    /// A worker asks for work. A new name beyond the quota of its namespace is refused, unless the database has it (`is_known`).
+    /// Records a lease request of a worker. A new name beyond the quota of its namespace is refused, unless the
+    /// database has it (`is_known`).
     pub fn saw(
         &self,
         namespace: &str,
@@ -104,7 +105,7 @@ impl Workers {
             it.at = now.0;
             if it.fingerprint != fingerprint {
                 it.fingerprint = fingerprint;
-                it.asks = Some(Asks::of(asked.0, asked.1));
+                it.asks = Some(WorkerRequest::of(asked.0, asked.1));
             }
             return Ok(());
         }
@@ -115,13 +116,13 @@ impl Workers {
             quotas.check(Quota::Workers, namespace, here.max(counted))?;
             *seen.new.entry(namespace.to_owned()).or_default() += 1;
         }
-        let asks = Some(Asks::of(asked.0, asked.1));
-        let own = Own { at: now.0, written_at: None, fingerprint, asks, leased: 0 };
+        let asks = Some(WorkerRequest::of(asked.0, asked.1));
+        let own = LocalWorker { at: now.0, written_at: None, fingerprint, asks, leased: 0 };
         seen.own.entry(namespace.to_owned()).or_default().insert(name.to_owned(), own);
         Ok(())
     }
 
-    /// It was given tasks.
+    /// Counts leases granted to a worker.
     pub fn leased(&self, namespace: &str, name: &str, count: usize, now: Timestamp) {
         let mut seen = self.seen.lock();
         if let Some(it) = seen.own.get_mut(namespace).and_then(|workers| workers.get_mut(name)) {
@@ -130,7 +131,7 @@ impl Workers {
         }
     }
 
-    /// Some of those that are due to be written.
+    /// A batch of workers that are due to be written.
     fn due(&self, now: i64) -> Vec<WorkerSeen> {
         let seen = self.seen.lock();
         let all = seen.own.iter().flat_map(|(namespace, workers)| workers.iter().map(move |it| (namespace, it)));
@@ -152,14 +153,14 @@ impl Workers {
             let Some(it) = seen.own.get_mut(&row.namespace).and_then(|own| own.get_mut(&row.name)) else { continue };
             it.written_at = Some(now.max(row.seen_at.0));
             it.leased = it.leased.saturating_sub(row.leased);
-            let is_same = |asks: &Asks| serde_json::to_string(asks).ok() == row.asks;
+            let is_same = |asks: &WorkerRequest| serde_json::to_string(asks).ok() == row.asks;
             if it.asks.as_ref().is_some_and(is_same) {
                 it.asks = None;
             }
         }
     }
 
-    /// Writes those that are due, and forgets those that were not seen for an hour. Answers how many rows were written.
+    /// Writes due rows, and drops workers not seen for an hour. Returns the number of rows written.
     pub async fn write(&self, store: &dyn Store, instance: &str, now: Timestamp) -> Result<u64, StoreError> {
         self.forget(now);
         let mut count = 0;
@@ -179,7 +180,7 @@ impl Workers {
         Ok(count)
     }
 
-    /// Counts the workers of all instances again.
+    /// Recounts the workers of all instances.
     pub async fn recount(&self, store: &dyn Store, now: Timestamp) -> Result<(), StoreError> {
         let counts = store.worker_counts(now - REMEMBERED).await?;
         let mut seen = self.seen.lock();
@@ -200,7 +201,7 @@ impl Workers {
         });
     }
 
-    /// Those of a namespace on all instances that run, by name, with what is not written yet.
+    /// Workers of a namespace on all running instances, by name, including unwritten updates.
     pub fn listed(
         &self,
         namespace: &str,
@@ -208,23 +209,24 @@ impl Workers {
         rows: Vec<WorkerRow>,
         runs: impl Fn(&str) -> bool,
         now: Timestamp,
-    ) -> Result<Vec<Listed>, StoreError> {
+    ) -> Result<Vec<WorkerListing>, StoreError> {
         let oldest = (now - REMEMBERED).0;
-        let mut listed: HashMap<String, Listed> = HashMap::new();
+        let mut listed: HashMap<String, WorkerListing> = HashMap::new();
         for row in rows.into_iter().filter(|row| row.instance == instance || runs(&row.instance)) {
             let broken = |error: serde_json::Error| StoreError::Corrupt(format!("worker {}: {error}", row.name));
             let asks = serde_json::from_str(&row.asks).map_err(broken)?;
-            let it = Listed { asks, at: row.seen_at, leased: row.leased, instance: row.instance, name: row.name };
+            let it =
+                WorkerListing { asks, at: row.seen_at, leased: row.leased, instance: row.instance, name: row.name };
             listed.insert(it.name.clone(), it);
         }
         let seen = self.seen.lock();
         for (name, own) in seen.own.get(namespace).into_iter().flatten().filter(|(_, own)| own.at > oldest) {
-            let it = listed.entry(name.clone()).or_insert_with(|| Listed {
+            let it = listed.entry(name.clone()).or_insert_with(|| WorkerListing {
                 name: name.clone(),
                 instance: instance.to_owned(),
                 at: Timestamp(own.at),
                 leased: 0,
-                asks: Asks::default(),
+                asks: WorkerRequest::default(),
             });
             it.leased += own.leased;
             if own.at >= it.at.0 {
@@ -236,7 +238,7 @@ impl Workers {
             }
         }
         drop(seen);
-        let mut listed: Vec<Listed> = listed.into_values().collect();
+        let mut listed: Vec<WorkerListing> = listed.into_values().collect();
         listed.sort_by(|a, b| (b.at, &a.name).cmp(&(a.at, &b.name)));
         listed.truncate(LISTED);
         listed.sort_by(|a, b| a.name.cmp(&b.name));
@@ -246,13 +248,13 @@ impl Workers {
 
 /// A worker in a list.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct WorkerListing {
     pub name: String,
-    /// The instance that it asked last.
+    /// The instance it leased from last.
     pub instance: String,
     pub at: Timestamp,
     pub leased: u64,
-    pub asks: Asks,
+    pub asks: WorkerRequest,
 }
 
 #[cfg(test)]
@@ -293,7 +295,7 @@ mod tests {
         let rows = store.workers("red", Timestamp(0), 10_000).await.expect("rows");
         assert_eq!(rows.len(), 1_000);
         assert!(rows.iter().all(|row| row.leased == 21 && row.asks.len() < 2 * NAME_BYTES), "{:?}", rows[0]);
-        let asks: Asks = serde_json::from_str(&rows[0].asks).expect("JSON");
+        let asks: WorkerRequest = serde_json::from_str(&rows[0].asks).expect("JSON");
         assert_eq!((asks.kinds.len(), asks.more_kinds, asks.queues.len(), asks.more_queues), (NAMES, 980, 1, 0));
         assert_eq!(write(start + 2 * 3_600_000).await, 0);
         assert!(workers.seen.lock().own.is_empty(), "those that were not seen for an hour are forgotten");

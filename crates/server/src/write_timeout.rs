@@ -1,4 +1,4 @@
-//! A connection whose reader must keep reading: one that takes nothing for too long is closed.
+//! Write timeout for connections: a client that does not read for too long is disconnected.
 
 use std::io;
 use std::pin::Pin;
@@ -8,15 +8,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream whose writes fail when the other end has taken nothing for so long.
+/// A stream whose writes fail when the peer has not read for the timeout.
 pub struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
-    /// Runs while a write waits for the other end.
+    /// Timer of a blocked write.
     blocked: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteTimeout<S> {
+    /// Wraps a stream with a write timeout.
     pub fn new(stream: S, timeout: Duration) -> WriteTimeout<S> {
         WriteTimeout { stream, timeout, blocked: None }
     }

@@ -9,7 +9,7 @@ use axum::http::{Request, StatusCode};
 use comeback_engine::store::{AuditQuery, SqliteOptions, SqliteStore, StoreError};
 use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
 use comeback_server::auth::{self, NewKey, Role};
-use comeback_server::{App, AppOptions, GateOptions};
+use comeback_server::{App, AppOptions, LimiterOptions};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -153,11 +153,11 @@ async fn a_key_with_an_id_of_the_version_before_is_not_made_twice() {
     let store = &**door.app.engine.store();
     let new = || NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
     let id = auth::key_id(Some(("default", "*", "k"))).expect("an id");
-    let (terms, act, now) = (auth::Terms::default, Default::default(), door.app.engine.now());
+    let (terms, act, now) = (auth::KeyLimits::default, Default::default(), door.app.engine.now());
     let made = door.app.keys.create_as(store, id[..12].into(), new(), terms(), 9, &act, now).await.expect("made");
-    assert!(matches!(made, auth::Made::Key(..)));
+    assert!(matches!(made, auth::KeyResult::Key(..)));
     let again = door.app.keys.create_as(store, id, new(), terms(), 9, &act, now).await.expect("an answer");
-    assert!(matches!(again, auth::Made::Exists(it) if it.len() == 12));
+    assert!(matches!(again, auth::KeyResult::Exists(it) if it.len() == 12));
 }
 
 /// Loses the answer of one of the next writes; the write itself happens.
@@ -224,7 +224,7 @@ async fn an_act_that_broke_off_is_finished_and_not_done_again() {
     for place in Place::all().await {
         let hand = Arc::new(LosesAnswers::default());
         let store = Between { truth: place.app.engine.store().clone(), hand: hand.clone() };
-        let breaks_off = Door { app: place::app(Arc::new(store), GateOptions::default()).await };
+        let breaks_off = Door { app: place::app(Arc::new(store), LimiterOptions::default()).await };
         let other = Door { app: place.app.clone() };
         furnish(&other).await;
         for (path, body, lines) in ACTS {
@@ -255,7 +255,7 @@ async fn an_act_that_broke_off_is_finished_and_not_done_again() {
 async fn an_act_is_done_once_by_two_instances_at_the_same_moment() {
     for place in Place::all().await {
         let one = Door { app: place.app.clone() };
-        let two = Door { app: place::app(place.app.engine.store().clone(), GateOptions::default()).await };
+        let two = Door { app: place::app(place.app.engine.store().clone(), LimiterOptions::default()).await };
         furnish(&one).await;
         for (path, body, lines) in ACTS {
             let body: Value = serde_json::from_str(body).expect("JSON");

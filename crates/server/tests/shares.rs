@@ -10,7 +10,7 @@ use axum::http::Request;
 use comeback_core::Quotas;
 use comeback_engine::store::Store;
 use comeback_server::auth::Need;
-use comeback_server::{App, GateOptions};
+use comeback_server::{App, LimiterOptions};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ async fn stores() -> Vec<(Place, Arc<dyn Store>)> {
     Place::all().await.into_iter().map(|place| (place.app.engine.store().clone(), place)).map(|(a, b)| (b, a)).collect()
 }
 
-async fn app(store: &Arc<dyn Store>, gate: GateOptions, given: &[(&str, u64)]) -> Arc<App> {
+async fn app(store: &Arc<dyn Store>, gate: LimiterOptions, given: &[(&str, u64)]) -> Arc<App> {
     place::app_with(store.clone(), gate, quotas(given)).await
 }
 
@@ -62,7 +62,7 @@ async fn app(store: &Arc<dyn Store>, gate: GateOptions, given: &[(&str, u64)]) -
 #[tokio::test]
 async fn padded_long_polls_hold_no_memory_while_they_wait() {
     for (place, store) in stores().await {
-        let gate = GateOptions { body_bytes: 1 << 20, ..GateOptions::default() };
+        let gate = LimiterOptions { body_bytes: 1 << 20, ..LimiterOptions::default() };
         let app = app(&store, gate, &[]).await;
         let router = app.router();
         let asking = json!({"worker": "w", "queues": ["none"], "wait": "10s"}).to_string();
@@ -101,7 +101,7 @@ async fn padded_long_polls_hold_no_memory_while_they_wait() {
 #[tokio::test]
 async fn unfinished_bodies_count_for_their_namespace_alone() {
     for (place, store) in stores().await {
-        let gate = GateOptions { body_bytes: 1 << 20, large_body: 128 << 10, ..GateOptions::default() };
+        let gate = LimiterOptions { body_bytes: 1 << 20, large_body: 128 << 10, ..LimiterOptions::default() };
         let app = app(&store, gate, &[]).await;
         let router = app.router();
         let unfinished = |path: &'static str| {
@@ -142,7 +142,7 @@ async fn unfinished_bodies_count_for_their_namespace_alone() {
 #[tokio::test]
 async fn keyed_acts_whose_senders_have_gone_are_done_and_counted() {
     for (place, store) in stores().await {
-        let app = app(&store, GateOptions::default(), &[("keyed_acts", 2)]).await;
+        let app = app(&store, LimiterOptions::default(), &[("keyed_acts", 2)]).await;
         let router = app.router();
         let keyed = |namespace: &str, key: String| {
             let mut request = post(namespace, "/api/v1/events", json!({"type": "order.paid"}).to_string());
@@ -199,7 +199,7 @@ async fn told(stream: &mut BodyDataStream, count: usize) -> Vec<Value> {
 #[tokio::test]
 async fn streams_have_a_quota_per_namespace() {
     for (place, store) in stores().await {
-        let app = app(&store, GateOptions::default(), &[("streams", 3)]).await;
+        let app = app(&store, LimiterOptions::default(), &[("streams", 3)]).await;
         let router = app.router();
         let mut red = Vec::new();
         for _ in 0..3 {
@@ -228,7 +228,7 @@ async fn streams_have_a_quota_per_namespace() {
 #[tokio::test]
 async fn a_stream_that_may_hold_little_tells_everything_in_order() {
     for (place, store) in stores().await {
-        let app = app(&store, GateOptions::default(), &[("stream_bytes", 9_000), ("streams", 2)]).await;
+        let app = app(&store, LimiterOptions::default(), &[("stream_bytes", 9_000), ("streams", 2)]).await;
         let router = app.router();
         for n in 0..40 {
             let cancel = json!({"note": format!("{n} {}", "x".repeat(900))}).to_string();
@@ -284,7 +284,7 @@ async fn pages(router: &Router, path: &str) -> Vec<Value> {
 #[tokio::test]
 async fn pages_are_bounded_in_bytes() {
     for (place, store) in stores().await {
-        let app = app(&store, GateOptions::default(), &[]).await;
+        let app = app(&store, LimiterOptions::default(), &[]).await;
         let router = app.router();
         let failed = json!({"type": "T", "message": "m".repeat(60_000)});
         let made =

@@ -1,7 +1,7 @@
 //! Workflows, what starts them, and everything that is kept of that.
 
 use axum::http::Method;
-use comeback_server::GateOptions;
+use comeback_server::LimiterOptions;
 use serde_json::{Value, json};
 
 use crate::place;
@@ -42,7 +42,7 @@ async fn everything_around_a_workflow_is_a_record() {
         let id = text(&told["schedules"][0]["execution_id"]).to_owned();
         fail(world, "fetch").await;
 
-        let app = place::app(world.app.engine.store().clone(), GateOptions::default()).await;
+        let app = place::app(world.app.engine.store().clone(), LimiterOptions::default()).await;
         let other = World::new(app);
         assert_eq!(item(&other.get("/api/v1/workflows").await, "path", "orders")["state"], "active");
         let triggers = other.get("/api/v1/schedules").await;

@@ -6,7 +6,7 @@ use comeback_core::transition::Actor;
 use comeback_core::{Millis, NamePatterns};
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
-use comeback_server::auth::{Keys, Made, NewKey, Role, Terms, default_namespace, key_id};
+use comeback_server::auth::{KeyLimits, KeyResult, Keys, NewKey, Role, default_namespace, key_id};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -110,14 +110,19 @@ pub fn expire(count: u64) -> String {
 }
 
 /// The restrictions of a new key.
-fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<Terms, CliError> {
+fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<KeyLimits, CliError> {
     let read = |text: &String| {
         let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         network
             .ok_or_else(|| CliError::new(code::USAGE, format!("invalid network `{text}`")).remedy("--from 10.0.0.0/8"))
     };
     let allowed_addresses = addresses.iter().map(read).collect::<Result<_, _>>()?;
-    Ok(Terms { queues: NamePatterns::new(queues), kinds: NamePatterns::new(kinds), allowed_addresses, replaces: None })
+    Ok(KeyLimits {
+        queues: NamePatterns::new(queues),
+        kinds: NamePatterns::new(kinds),
+        allowed_addresses,
+        replaces: None,
+    })
 }
 
 fn show_new(out: &Output, key: &Value) {
@@ -140,7 +145,7 @@ async fn create_offline(
     name: Option<String>,
     namespace: Option<String>,
     valid_for: Option<Millis>,
-    terms: Terms,
+    terms: KeyLimits,
 ) -> Result<u8, CliError> {
     let role = Role::from_word(role).ok_or_else(|| {
         CliError::new(code::USAGE, format!("unknown role `{role}`"))
@@ -156,7 +161,7 @@ async fn create_offline(
     let by = Actor { by: Some("comeback key create".into()), ..Actor::default() };
     let (id, now) = (key_id(None).map_err(|error| broken(place, &error))?, SystemClock::new().now());
     let made = Keys::default().create_as(&*store, id, new, terms, u64::MAX, &by, now).await;
-    let Made::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
+    let KeyResult::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
         let why = "an active key of this namespace, or of `*`, has this name already";
         return Err(CliError::new(code::USAGE, why).remedy("choose another --name"));
     };

@@ -10,7 +10,7 @@ use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors, Kinds
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{Background, Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
-use comeback_server::{App, AppOptions, GateOptions, RouteSet, ServeOptions};
+use comeback_server::{App, AppOptions, LimiterOptions, RouteSet, ServeOptions};
 use tokio::net::TcpListener;
 
 use super::broken;
@@ -102,7 +102,7 @@ struct Endpoint<'a> {
     place: &'a Place,
     listener: TcpListener,
     resumed: String,
-    gate: GateOptions,
+    gate: LimiterOptions,
     serving: ServeOptions,
     clock: Option<Arc<VirtualClock>>,
     instance: String,
@@ -121,7 +121,7 @@ async fn serve(
     let ending = executors.as_ref().map(Executors::ending);
     let trusted_proxies = networks(&args.trusted_proxy, "--trusted-proxy 10.1.0.0/16")?;
     let (requests, added_routes) = (telemetry.requests(), added_routes());
-    let options = AppOptions { instance, clock, executors, gate, requests, trusted_proxies, added_routes };
+    let options = AppOptions { instance, clock, executors, limiter: gate, requests, trusted_proxies, added_routes };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     require_keys(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
@@ -234,7 +234,7 @@ fn periods(given: &[String]) -> Result<Vec<(Loop, Millis)>, CliError> {
 pub(super) struct AllLimits {
     limits: Limits,
     policies: PolicyLimits,
-    gate: GateOptions,
+    gate: LimiterOptions,
     serving: ServeOptions,
 }
 
@@ -250,11 +250,11 @@ pub(super) fn limits(given: &[String]) -> Result<AllLimits, CliError> {
         let (name, value) = text.split_once('=').ok_or_else(|| invalid("expected NAME=VALUE".into()))?;
         let set = match name {
             _ if ServeOptions::NAMES.contains(&name) => limited.serving.set(name, value),
-            _ if GateOptions::NAMES.contains(&name) => limited.gate.set(name, value),
+            _ if LimiterOptions::NAMES.contains(&name) => limited.gate.set(name, value),
             _ if PolicyLimits::NAMES.contains(&name) => limited.policies.set(name, value),
             _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
             _ => {
-                let names = [ServeOptions::NAMES, GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
+                let names = [ServeOptions::NAMES, LimiterOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
                 Err(format!("unknown limit; one of {}", names.join(", ")))
             }
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comeback_engine::Watching;
 use comeback_engine::store::Background;
-use comeback_server::Listener;
+use comeback_server::RequestObserver;
 use tracing_subscriber::EnvFilter;
 
 use crate::error::{CliError, code};
@@ -51,7 +51,7 @@ impl Telemetry {
     }
 
     /// Listener for requests; `None` if spans are not exported.
-    pub fn requests(&self) -> Option<Listener> {
+    pub fn requests(&self) -> Option<RequestObserver> {
         let spans = self.spans.clone()?;
         Some(Arc::new(move |asked| spans.request(asked)))
     }

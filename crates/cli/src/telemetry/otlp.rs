@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comeback_core::{AttemptOutcome, Record, Task, Timestamp};
 use comeback_engine::store::{Background, Finished, Heartbeat};
-use comeback_server::Asked;
+use comeback_server::RequestRecord;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -215,7 +215,7 @@ impl Spans {
         }));
     }
 
-    pub fn request(&self, asked: &Asked<'_>) {
+    pub fn request(&self, asked: &RequestRecord<'_>) {
         let parent = asked.traceparent.and_then(parse_traceparent);
         let own = || (u128::from(span_id(&(asked.id, 1))) << 64) | u128::from(span_id(&(asked.id, 2)));
         let trace = parent.map_or_else(own, |parent| parent.trace);

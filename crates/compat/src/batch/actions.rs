@@ -6,12 +6,12 @@ use comeback_core::{Invalid, mask};
 use comeback_engine::executors::HttpCall;
 use comeback_engine::secrets::SecretText;
 use comeback_engine::store::Body;
-use comeback_server::route::stands_for;
+use comeback_server::route::schema_types;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::schema_types;
+use crate::dialect_schemas;
 
 const VERBS: [(&str, &str); 5] =
     [("Get", "GET"), ("Post", "POST"), ("Put", "PUT"), ("Patch", "PATCH"), ("Delete", "DELETE")];
@@ -21,7 +21,7 @@ const VERBS: [(&str, &str); 5] =
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchAction)]
 pub struct ActionIn {
-    #[schema(value_type = schema_types::BatchActionKind)]
+    #[schema(value_type = dialect_schemas::BatchActionKind)]
     kind: String,
     params: ParamsIn,
 }
@@ -31,13 +31,13 @@ pub struct ActionIn {
 #[schema(as = BatchActionParams)]
 pub struct ParamsIn {
     url: String,
-    #[schema(value_type = schema_types::BatchVerb)]
+    #[schema(value_type = dialect_schemas::BatchVerb)]
     verb: String,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     body: Option<Value>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Headers, required = false)]
+    #[schema(value_type = schema_types::HeadersSchema, required = false)]
     headers: BTreeMap<String, SecretText>,
 }
 

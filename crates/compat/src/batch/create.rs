@@ -11,7 +11,7 @@ use comeback_core::admission::Rule;
 use comeback_core::filter::Filter;
 use comeback_engine::store::{Idempotency, Used};
 use comeback_engine::{CommandError, ExecutionSpec, Submit};
-use comeback_server::route::{Caller, Doc, Once, Param, header_text, schema};
+use comeback_server::route::{Caller, Doc, IdempotencyKey, Param, header_text, schema};
 use comeback_server::{App, Problem};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ pub async fn create(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    once: Once,
+    once: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let config = app.engine.config();
@@ -69,7 +69,7 @@ pub async fn create(
         faults.absorb(&at, part);
     }
     faults.or(())?;
-    let idempotency = once.of(&app, &body)?;
+    let idempotency = once.with_body(&app, &body)?;
     let request = BatchRequest { planned, idempotency, traceparent };
     for _ in 0..ROUNDS {
         if let Some(answer) = make(&app, &caller, &request).await? {

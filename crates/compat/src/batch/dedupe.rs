@@ -7,23 +7,23 @@ use comeback_core::Invalid;
 use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_engine::Limits;
 use comeback_engine::store::ListQuery;
-use comeback_server::route::stands_for;
+use comeback_server::route::schema_types;
 use comeback_server::{App, Problem};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::output;
-use crate::schema_types;
+use crate::dialect_schemas;
 
 /// Which tasks are like a new one.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchMatcher)]
 pub struct MatcherIn {
-    #[schema(value_type = schema_types::BatchStatus)]
+    #[schema(value_type = dialect_schemas::BatchStatus)]
     status: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     kind: String,
     /// Fields of the metadata in which both have the same.
     #[serde(default)]

@@ -11,7 +11,7 @@ use comeback_core::filter::Filter;
 use comeback_core::{Dialect, Invalid, Millis, OnUnmet, Policy, PolicyLimits, When, dialect};
 use comeback_engine::{ExecutorSpec, Limits, Need, TaskSpec};
 use comeback_server::Problem;
-use comeback_server::route::{Object, read_body_at, stands_for};
+use comeback_server::route::{Object, read_body_at, schema_types};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 use super::actions::ActionIn;
 use super::dedupe::{self, MatcherIn};
 use super::rules::{self, RuleIn};
-use crate::schema_types;
+use crate::dialect_schemas;
 
 /// One task of a batch.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -29,11 +29,11 @@ use crate::schema_types;
 #[schema(as = BatchTask)]
 pub struct TaskIn {
     /// The caller's own name for it in this batch, by which others depend on it.
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     pub id: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     name: String,
-    #[schema(value_type = schema_types::BatchKind)]
+    #[schema(value_type = dialect_schemas::BatchKind)]
     kind: String,
     /// Seconds without a sign of life after which a run has failed; 60 where nothing is said.
     #[serde(default)]
@@ -41,7 +41,7 @@ pub struct TaskIn {
     timeout: Option<u32>,
     /// Its plain values are also labels.
     #[serde(default)]
-    #[schema(value_type = Option<schema_types::Metadata>)]
+    #[schema(value_type = Option<dialect_schemas::Metadata>)]
     metadata: Option<Map<String, Value>>,
     /// Nothing is made where a task like one of these is there already.
     #[serde(default)]
@@ -77,14 +77,14 @@ pub struct TaskIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchDependency)]
 pub struct DependencyIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     id: String,
     /// The task fails where that one does not succeed; or, when this is false, waits for its end only.
     #[serde(default)]
     requires_success: Option<bool>,
     /// The task is skipped where this can no longer come true.
     #[serde(default)]
-    #[schema(value_type = Option<schema_types::BatchCondition>)]
+    #[schema(value_type = Option<dialect_schemas::BatchCondition>)]
     condition: Option<String>,
 }
 
@@ -110,7 +110,7 @@ pub struct RetryIn {
     max_delay_secs: Option<u32>,
     /// All of them where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<schema_types::BatchTrigger>>, min_items = 1)]
+    #[schema(value_type = Option<Vec<dialect_schemas::BatchTrigger>>, min_items = 1)]
     retry_on: Option<Vec<String>>,
 }
 
@@ -295,7 +295,7 @@ fn needs(all: Vec<DependencyIn>, own: &str, earlier: &BTreeSet<String>, faults: 
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchRules)]
 pub struct RulesIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     pub kind: String,
     /// In place of those they have.
     #[schema(max_items = 16)]
@@ -308,7 +308,7 @@ pub struct RulesIn {
 #[schema(as = BatchUpdate)]
 pub struct UpdateIn {
     #[serde(default)]
-    #[schema(value_type = Option<schema_types::BatchEnd>)]
+    #[schema(value_type = Option<dialect_schemas::BatchEnd>)]
     pub status: Option<String>,
     /// Needed with `Failure`.
     #[serde(default)]

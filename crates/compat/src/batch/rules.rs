@@ -4,13 +4,13 @@
 use comeback_core::Invalid;
 use comeback_core::admission::{Bound, Matcher, Rule};
 use comeback_engine::{CARRIED, Limits};
-use comeback_server::route::stands_for;
+use comeback_server::route::schema_types;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::schema_types;
+use crate::dialect_schemas;
 
 /// Rules that one task may carry.
 const MOST: usize = 16;
@@ -40,13 +40,13 @@ pub enum RuleIn {
 #[schema(as = BatchRuleMatcher)]
 pub struct RuleMatcherIn {
     /// `Running`, which `Claimed` is a part of.
-    #[schema(value_type = schema_types::BatchRunning)]
+    #[schema(value_type = dialect_schemas::BatchRunning)]
     status: String,
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     kind: String,
     /// A task that lacks one of them never starts.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 16)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 16)]
     fields: Vec<String>,
 }
 

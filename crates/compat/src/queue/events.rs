@@ -15,7 +15,7 @@ use comeback_engine::ReportEnd;
 use comeback_engine::store::{FeedEvent, ListQuery, Subject, TaskView};
 use comeback_server::route::{
     Caller, Doc, ErrorIn, EventFilter, LIMIT, Line, Need, Page, Param, Query, Raw, line, read_body, read_events,
-    schema, stands_for,
+    schema, schema_types,
 };
 use comeback_server::{App, Problem};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::holder::Holder;
 use super::output;
 use super::status::PlaybookStatus;
-use crate::schema_types;
+use crate::dialect_schemas;
 
 /// Events that a worker may send. The server records all others itself.
 pub const TYPES: [&str; 4] = ["action_started", "action_completed", "action_error", "action_failed"];
@@ -71,24 +71,24 @@ const PARAMETERS: &[Param] = &[
 #[serde(deny_unknown_fields)]
 #[schema(as = EmittedEvent)]
 struct EmitIn {
-    #[schema(value_type = schema_types::EmittedType)]
+    #[schema(value_type = dialect_schemas::EmittedType)]
     event_type: String,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Id>)]
+    #[schema(value_type = Option<schema_types::IdSchema>)]
     queue_id: Option<Uuid>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Id>)]
+    #[schema(value_type = Option<schema_types::IdSchema>)]
     execution_id: Option<Uuid>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_id: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
@@ -96,7 +96,7 @@ struct EmitIn {
     stack_trace: Option<String>,
     /// As the type says, in whichever words; it may be left out.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     status: Option<String>,
 }
 

@@ -15,8 +15,8 @@ use comeback_engine::{
     CommandError, ExecutionSpec, Heartbeat, Json as JsonText, LeaseRequest, Moment, ReportEnd, Submit, TaskSpec,
 };
 use comeback_server::route::{
-    CURSOR, Caller, Doc, ErrorIn, Instant, LIMIT, Line, ListPage, Need, NothingIn, Once, Page, Param, Query, Raw,
-    lease_now, line, read_body, schema, stands_for, task_id,
+    CURSOR, Caller, Doc, ErrorIn, IdempotencyKey, Instant, LIMIT, Line, ListPage, Need, NothingIn, Page, Param, Query,
+    Raw, lease_now, line, read_body, schema, schema_types, task_id,
 };
 use comeback_server::{App, Problem};
 use serde::Deserialize;
@@ -110,21 +110,21 @@ type Shared = State<Arc<App>>;
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJob)]
 struct EnqueueIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     node_id: String,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_name: Option<String>,
     /// The kind of the task; `step` where nothing is said.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     node_type: Option<String>,
     /// What is to be done, for whoever does it.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     action: Option<Raw>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     context: Option<Raw>,
     #[serde(default)]
     #[schema(minimum = -1000, maximum = 1000)]
@@ -138,14 +138,14 @@ struct EnqueueIn {
     max_attempts: Option<u32>,
     /// In the dialect `step`; nothing is retried where nothing is said.
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     retry: Option<Box<RawValue>>,
 }
 
 async fn enqueue(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    once: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: EnqueueIn = read_body(&body)?;
@@ -171,7 +171,7 @@ async fn enqueue(
         start: given.available_at.map(|Instant(at)| Moment::At(at)),
         ..TaskSpec::new(given.node_type.unwrap_or_else(|| "step".into()))
     };
-    let idempotency = once.of(&app, &body)?;
+    let idempotency = once.with_body(&app, &body)?;
     let execution = Some(ExecutionSpec::default());
     let submit = Submit { namespace: caller.namespace, tasks: vec![spec], execution, idempotency, ..Submit::default() };
     let answer = app.engine.submit(submit).await.map_err(in_this_dialect)?;
@@ -202,7 +202,7 @@ fn in_this_dialect(error: CommandError) -> Problem {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobLeaseRequest)]
 struct LeaseIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     worker_id: String,
     #[serde(default = "a_minute")]
     #[schema(minimum = 1, maximum = 3600)]
@@ -245,12 +245,12 @@ fn worker_id(problem: Problem) -> Problem {
 #[schema(as = JobSuccess)]
 struct CompleteIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
 }
 
@@ -258,15 +258,15 @@ struct CompleteIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobAck)]
 struct AckIn {
-    #[schema(value_type = stands_for::Id)]
+    #[schema(value_type = schema_types::IdSchema)]
     queue_id: Uuid,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
 }
 
@@ -295,7 +295,7 @@ async fn succeeded(app: &App, caller: &Caller, id: TaskId, given: CompleteIn) ->
 #[schema(as = JobFailure)]
 struct FailIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
@@ -313,10 +313,10 @@ struct FailIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobNack)]
 struct NackIn {
-    #[schema(value_type = stands_for::Id)]
+    #[schema(value_type = schema_types::IdSchema)]
     queue_id: Uuid,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,
@@ -366,7 +366,7 @@ async fn reap(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
 #[schema(as = JobHeartbeat)]
 struct HeartbeatIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     worker_id: Option<String>,
     #[serde(default)]
     lease: Option<String>,

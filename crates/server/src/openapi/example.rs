@@ -1,8 +1,8 @@
-//! Examples of answers, put together from the schemas, so that they cannot tell of anything else.
+//! Example responses, generated from the schemas.
 
 use serde_json::{Map, Value, json};
 
-/// Gives every body an example that has none.
+/// Adds an example to every response body that has none.
 pub fn fill(document: &mut Value) {
     let whole = document.clone();
     for path in document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut()) {
@@ -24,7 +24,7 @@ fn fill_content(response: &mut Value, whole: &Value) {
     }
 }
 
-/// Something that the schema of a field allows.
+/// A value that is valid for the schema of a field.
 fn of(schema: &Value, whole: &Value, field: &str, depth: usize) -> Value {
     if let Some(path) = schema["$ref"].as_str().and_then(|path| path.strip_prefix('#')) {
         return whole.pointer(path).map_or(Value::Null, |schema| of(schema, whole, field, depth));
@@ -60,7 +60,7 @@ fn object(schema: &Value, whole: &Value, depth: usize) -> Value {
     told.map(|(name, schema)| (name.clone(), of(schema, whole, name, depth + 1))).collect::<Map<_, _>>().into()
 }
 
-/// What a field of this name may well hold.
+/// A plausible text for a field of this name.
 fn text(field: &str) -> &'static str {
     match field {
         "kind" | "kinds" => "email.send",

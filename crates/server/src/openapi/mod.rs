@@ -1,5 +1,4 @@
-//! The interface as a document (OpenAPI 3.1), made of the table of routes. Nothing is said here about a single route: that
-//! stands beside it.
+//! The OpenAPI 3.1 document, generated from the table of routes. The documentation of a route stands beside the route.
 
 pub mod doc;
 mod example;
@@ -14,34 +13,38 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::auth::{Need, Role};
-use crate::gate::Class;
+use crate::limiter::RequestClass;
 use crate::route_set::{ErrorFormat, RouteSet};
 use crate::routes::{Route, table};
 pub use doc::{Doc, Param};
-pub use shapes::stands_for;
+pub use shapes::schema_types;
 
-/// Parts of the interface, by the first word behind `/api/v1`.
+/// Tags by the first segment behind `/api/v1`: segment, tag, description.
 const TAGS: &[(&str, &str, &str)] = &[
-    ("tasks", "Tasks", "Submit tasks, look at them, and act on them."),
+    ("tasks", "Tasks", "Submit, list and inspect tasks, and act on them."),
     ("operations", "Tasks", ""),
-    ("leases", "Leases", "How workers get work, keep it, and say how it ended."),
-    ("events", "Events", "What happened, and what happens."),
-    ("workflows", "Workflows", "The catalog: workflows in versions that never change."),
-    ("executions", "Executions", "Execute workflows, look at executions, and act on them as a whole."),
-    ("schedules", "Schedules", "What starts by itself, by cron or by spans."),
-    ("subscriptions", "Subscriptions", "Who is told of what happens, by signed calls."),
-    ("alerts", "Alerts", "Too much of something within a while, and who is told."),
-    ("secrets", "Secrets", "Values under a name, for calls, commands and subscriptions; shown to nobody."),
-    ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
-    ("rules", "Rules", "How many tasks of one sort may run at once."),
-    ("dependencies", "Dependencies", "What tasks need outside, and what holds them back while it is in trouble."),
-    ("accounts", "Accounts", "The credits that tasks cost, and how many retries they pay for."),
-    ("stats", "Statistics", "Numbers about now and about what is to come."),
+    ("leases", "Leases", "Workers lease tasks, extend leases and report results."),
+    ("events", "Events", "The event log, as pages and as a stream."),
+    ("workflows", "Workflows", "The workflow catalog: immutable versions."),
+    ("executions", "Executions", "Start and inspect executions, and act on them as a whole."),
+    ("schedules", "Schedules", "Start workflows or tasks by cron, interval or event."),
+    ("subscriptions", "Subscriptions", "Webhook subscriptions: events delivered by signed calls."),
+    ("alerts", "Alerts", "Alerts on too many events within a time window."),
+    ("secrets", "Secrets", "Named secrets for calls, commands and subscriptions; values are never shown."),
+    ("policies", "Policies", "Parse, simulate and back-test retry policies, and bind them to kinds."),
+    ("rules", "Rules", "Admission rules: limits on running tasks."),
+    (
+        "dependencies",
+        "Dependencies",
+        "External systems that tasks call, and the guards that hold tasks while one fails.",
+    ),
+    ("accounts", "Accounts", "Credits that tasks cost, and retry budgets."),
+    ("stats", "Statistics", "Task counts, retry statistics and upcoming work."),
     ("upcoming", "Statistics", ""),
-    ("errors", "Errors", "Errors that look the same, in groups, and what people say of them."),
-    ("clock", "Clock", "What time it is; on a server whose time is moved by hand, moving it."),
-    ("admin", "Administration", "Loops, workers, instances, and what is stuck."),
-    ("keys", "Keys", "Who may do what."),
+    ("errors", "Errors", "Groups of similar errors, and their triage."),
+    ("clock", "Clock", "Server time; on a server with a virtual clock, advancing it."),
+    ("admin", "Administration", "Loops, workers, instances and stuck tasks."),
+    ("keys", "Keys", "API keys and roles."),
     ("me", "Keys", ""),
 ];
 
@@ -60,8 +63,8 @@ pub fn tag(route: &Route) -> Option<&'static str> {
     route.tag.or_else(of_path)
 }
 
-/// Every shape with its name. No two different ones may share a name: the later would stand for both.
-fn components(added: &[RouteSet], parts: doc::Parts, answers: &Answers) -> Vec<(String, Value)> {
+/// Every schema with its name. Names must be unique: the later one would replace the earlier.
+fn components(added: &[RouteSet], parts: doc::Parts, answers: &Responses) -> Vec<(String, Value)> {
     let derived: BTreeMap<String, Value> = parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
     let of_added = added.iter().flat_map(|set| (set.schemas)());
     let made = shapes::made_of(&derived).into_iter().chain(shapes::all()).chain(of_added);
@@ -70,11 +73,11 @@ fn components(added: &[RouteSet], parts: doc::Parts, answers: &Answers) -> Vec<(
     derived.into_iter().chain(made).chain(sorts).collect()
 }
 
-/// The paths, what they answer, and all shapes.
-fn described(added: &[RouteSet]) -> (Map<String, Value>, Answers, Vec<(String, Value)>) {
+/// All paths, shared responses and schemas.
+fn described(added: &[RouteSet]) -> (Map<String, Value>, Responses, Vec<(String, Value)>) {
     let mut paths: Map<String, Value> = Map::new();
     let mut parts = doc::Parts::new();
-    let mut answers = Answers::default();
+    let mut answers = Responses::default();
     for route in table(added) {
         let Some(doc) = &route.doc else { continue };
         doc.body.iter().for_each(|body| (body.collect)(&mut parts));
@@ -111,13 +114,13 @@ pub fn document(added: &[RouteSet]) -> Value {
                 "type": "http",
                 "scheme": "bearer",
                 "bearerFormat": "cbk_<id>_<secret>",
-                "description": "A key of the server. As long as there is none, everybody on this machine may do everything.",
+                "description": "An API key. On a server without keys, every local caller is an admin.",
             }},
             "parameters": {"Namespace": parameter("header", &NAMESPACE)},
             "headers": {
                 "RequestId": {"description": "The id of the request, as in `instance` of a problem.", "schema": schema::text()},
-                "Problem": {"description": "The word that a problem has elsewhere in `type`.", "schema": schema::text()},
-                "RetryAfter": {"description": "Seconds after which to ask again.", "schema": schema::count()},
+                "Problem": {"description": "The problem slug, which other routes return in `type`.", "schema": schema::text()},
+                "RetryAfter": {"description": "Seconds after which to retry.", "schema": schema::count()},
             },
             "responses": answers.shared,
             "schemas": schemas,
@@ -127,16 +130,16 @@ pub fn document(added: &[RouteSet]) -> Value {
     document
 }
 
-const INTRODUCTION: &str = "A durable job server whose speciality is retries. JSON in and out. Instants are RFC 3339 in UTC; \
-    spans are seconds or words such as `90s`, `1h30m`, `PT5M` where they are given, and numbers named `…_ms` where they are \
-    told. What is not known is refused by name. Every answer that is not a success is a problem (RFC 9457): `error` is its \
-    code, `detail` says what it is about, `errors` lists every fault by its path. Limits are those of a server that was told of no \
-    others.";
+const INTRODUCTION: &str = "A durable job server whose speciality is retries. JSON in and out. Instants are RFC \
+     3339 in UTC. Durations are seconds or text such as `90s`, `1h30m`, `PT5M` in requests, and numbers named `…_ms` \
+     in responses. Unknown fields and parameters are refused by name. Every error response is a problem (RFC 9457): \
+     `error` is its code, `detail` describes it, `errors` lists every fault by its path. Limits are the defaults of \
+     the server.";
 
 const NAMESPACE: Param = Param::new(
     "Comeback-Namespace",
-    "The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` \
-     where nothing is said.",
+    "Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. \
+     Default: `default`.",
     || schema::named("Name"),
 );
 
@@ -146,7 +149,7 @@ fn tags(added: &[RouteSet]) -> Vec<Value> {
     all.map(|(name, about)| json!({"name": name, "description": about})).collect()
 }
 
-fn operation(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
+fn operation(route: &Route, doc: &Doc, answers: &mut Responses) -> Value {
     let mut operation = json!({
         "tags": [tag(route)],
         "operationId": doc.id,
@@ -209,7 +212,7 @@ fn parameter(place: &str, param: &Param) -> Value {
     shown
 }
 
-/// What a route can answer beside success: what follows from its line, and what it says itself.
+/// Slugs of the problems of a route: those that follow from its permission and class, and those it names itself.
 pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
     let mut all: BTreeSet<&'static str> = doc.problems.iter().copied().collect();
     if route.need != Need::Nothing {
@@ -219,15 +222,15 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
     if !doc.body.is_empty() {
         all.extend(["bad-request", "validation-failed", "unsupported-media-type"]);
     }
-    if route.class() == Class::Look {
+    if route.class() == RequestClass::Look {
         all.insert("search-timeout");
     }
-    // What the door says to everybody, whatever they want.
+    // Problems of admission control, on every route.
     all.extend(["too-large", "too-slow", "too-many-requests", "quota-exceeded", "overloaded"]);
     all
 }
 
-fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
+fn responses(route: &Route, doc: &Doc, answers: &mut Responses) -> Value {
     let mut success = json!({
         "description": route.summary,
         "headers": {"x-request-id": {"$ref": "#/components/headers/RequestId"}},
@@ -236,7 +239,7 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         success["content"] = json!({doc.media: {"schema": answer}});
     }
     if !doc.links.is_empty() {
-        let link = |link: &doc::Link| {
+        let link = |link: &doc::DocLink| {
             let told = json!({"operationId": link.operation, "parameters": {link.parameter: link.from}});
             (link.operation.to_owned(), told)
         };
@@ -248,7 +251,7 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         let headers = json!({"x-request-id": {"$ref": "#/components/headers/RequestId"}});
         all.insert("204".into(), json!({"description": why, "headers": headers}));
     }
-    let mut by_status: BTreeMap<u16, Vec<&problems::Sort>> = BTreeMap::new();
+    let mut by_status: BTreeMap<u16, Vec<&problems::ProblemType>> = BTreeMap::new();
     let slugs = problems_of(route, doc);
     for sort in answers.sorts.iter().filter(|sort| slugs.contains(sort.slug.as_str())) {
         by_status.entry(sort.status).or_default().push(sort);
@@ -261,7 +264,7 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
     json!(all)
 }
 
-/// A derived schema. What is said of a field that may be `null` stands with the field, not with one of its forms.
+/// A derived schema. Moves the description of a nullable field from its first form to the field.
 fn derived(schema: RefOr<Schema>) -> Value {
     let mut schema = serde_json::to_value(schema).unwrap_or_default();
     let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
@@ -274,19 +277,19 @@ fn derived(schema: RefOr<Schema>) -> Value {
     schema
 }
 
-/// Problems, and answers that many routes share.
-struct Answers {
-    sorts: Vec<problems::Sort>,
+/// Problem types, and responses shared by many routes.
+struct Responses {
+    sorts: Vec<problems::ProblemType>,
     shared: BTreeMap<String, Value>,
 }
 
-impl Default for Answers {
+impl Default for Responses {
     fn default() -> Self {
-        Answers { sorts: problems::all(), shared: BTreeMap::new() }
+        Responses { sorts: problems::all(), shared: BTreeMap::new() }
     }
 }
 
-fn shared_response(sorts: &[&problems::Sort], format: Option<&ErrorFormat>) -> (String, Value) {
+fn shared_response(sorts: &[&problems::ProblemType], format: Option<&ErrorFormat>) -> (String, Value) {
     let names: Vec<String> = sorts.iter().map(|sort| sort.name()).collect();
     let forms: Vec<Value> = names.iter().map(|name| schema::named(name)).collect();
     let told: Vec<String> = sorts.iter().map(|sort| format!("`{}`: {}", sort.slug, sort.about)).collect();

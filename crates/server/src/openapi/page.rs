@@ -1,4 +1,4 @@
-//! The document as a page: everything it needs is in it, and nothing it does can reach another server.
+//! The API reference as a self-contained page without external resources.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,10 +11,10 @@ use crate::routes::{Route, table};
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-/// The page and the policy it is sent with.
-pub struct Page {
+/// The API reference page and its content security policy.
+pub struct DocPage {
     pub text: Bytes,
-    /// Only this very script and this very style, and only the document of this server.
+    /// Content security policy: only this script, this style and the document of this server.
     pub content_security_policy: String,
 }
 
@@ -25,9 +25,9 @@ fn routes(added: &[RouteSet]) -> String {
 }
 
 /// The page of a server with these added routes.
-pub fn page(added: &[RouteSet]) -> Page {
+pub fn page(added: &[RouteSet]) -> DocPage {
     let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
-    Page {
+    DocPage {
         text: format!(
             "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, \
              initial-scale=1\"><title>Comeback API</title><style>{STYLE}</style><body><noscript><main><h1>Comeback \

@@ -1,7 +1,6 @@
 //! Accounts: the credits that tasks cost.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -15,26 +14,27 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{CURSOR, LIMIT, Line, Query, known_name, line};
-use crate::App;
+use super::{AppState, CURSOR, LIMIT, Line, Query, known_name, line};
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::{self, Object, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/accounts/{name}";
     let shape = || schema::named("Account");
     vec![
-        line(Method::GET, "/api/v1/accounts", Need::Read, "Accounts, and what they hold", get(list))
+        line(Method::GET, "/api/v1/accounts", Need::Read, "List accounts", get(list))
             .doc(Doc::new("listAccounts").query(&[LIMIT, CURSOR]).answers(schema::page(shape()))),
-        line(Method::GET, one, Need::Read, "An account, and what it holds", get(show))
+        line(Method::GET, one, Need::Read, "Get an account", get(show))
             .doc(Doc::new("getAccount").answers(shape()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Administer, "Make an account, or change it", put(make)).doc(
+        line(Method::PUT, one, Need::Administer, "Create or update an account", put(make)).doc(
             Doc::new("putAccount")
                 .about(
-                    "What is not said stays. What a task costs is reserved when it is submitted, spent when it succeeds and given \
-                     back when it ends otherwise; retries of a policy are paid by what was reserved.",
+                    "Fields left out stay unchanged. The cost of a task is reserved when it is submitted, spent when \
+                     it succeeds and released when it ends otherwise; automatic retries are covered by the \
+                     reservation.",
                 )
                 .needs::<AccountIn>()
                 .example(json!({"credits": 100, "costs": {"screenshot": 2}}))
@@ -45,40 +45,40 @@ pub fn lines() -> Vec<Line> {
         ),
         line(Method::DELETE, one, Need::Administer, "Delete an account", delete(remove)).doc(
             Doc::new("deleteAccount")
-                .about("Not while open tasks have reserved some of it.")
+                .about("Refused while open tasks hold reserved credits.")
                 .answers_nothing()
                 .problems(&["not-found", "account-in-use"]),
         ),
     ]
 }
 
-/// Give `credits` or `add`, or neither.
+/// Give at most one of `credits` and `add`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AccountChange)]
 struct AccountIn {
-    /// What it holds from now on, reserved credits included.
+    /// New balance, reserved credits included.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
     credits: Option<u64>,
-    /// Added to what it holds, or taken from it.
+    /// Credits to add to the balance; negative to subtract.
     #[serde(default)]
     #[schema(minimum = -1_000_000_000_000_i64, maximum = 1_000_000_000_000_i64)]
     add: Option<i64>,
-    /// What a task costs, by its kind; 1 where nothing is said.
+    /// Cost of a task by its kind; default: 1.
     #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, u32>>)]
     costs: Option<BTreeMap<String, u32>>,
     #[serde(default)]
     #[schema(value_type = Option<BudgetIn>)]
     budget: Option<Object<BudgetIn>>,
-    /// Another account, in whose budget its retries are booked as well; null for none.
+    /// Parent account, whose retry budget is charged as well; null for none.
     #[serde(default, deserialize_with = "wire::given")]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     organisation: Option<Option<String>>,
 }
 
-/// How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited.
+/// Retry budget: automatic retries per day and month, by their due time. Fields left out are not limited.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RetryBudget)]
@@ -89,7 +89,7 @@ struct BudgetIn {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     retries_per_month: Option<u32>,
-    /// What the retried tasks may cost together.
+    /// Maximum total cost of the retried tasks.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     retry_cost_per_month: Option<u64>,
@@ -134,10 +134,8 @@ fn shown(it: &Account) -> Value {
     })
 }
 
-type Shared = State<Arc<App>>;
-
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -148,7 +146,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -157,7 +155,7 @@ async fn show(
 }
 
 async fn make(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -169,7 +167,7 @@ async fn make(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {

@@ -1,4 +1,6 @@
-//! Administration: the loops, and what is stuck.
+//! Administration: background loops and stuck tasks.
+//!
+//! Over 500 lines: all administrative handlers, each a few lines.
 
 use std::sync::Arc;
 
@@ -18,11 +20,12 @@ use utoipa::ToSchema;
 use super::{Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Span};
+use crate::wire::{self, DurationIn};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     use schema::{count, flag, id, instant, list, named, nullable, object, page, text};
     let loop_page = || page(named("Loop"));
@@ -32,7 +35,7 @@ pub fn lines() -> Vec<Line> {
         ("state", named("State")),
         ("worker", nullable(text())),
         ("expired_at", nullable(instant())),
-        ("reason", schema::about(schema::word(&["lease_expired", "stuck"]), "What it is lost by.")),
+        ("reason", schema::about(schema::word(&["lease_expired", "stuck"]), "Why it is stuck.")),
     ]);
     let outcome = || {
         object([
@@ -45,41 +48,41 @@ pub fn lines() -> Vec<Line> {
     let counts = || [("processed", count()), ("retried", count()), ("failed", count()), ("skipped", count())];
     let reaped = object(counts().into_iter().chain([("more", flag()), ("tasks", list(outcome()))]));
     let repaired = object(counts().into_iter().chain([
-        ("non_retryable", schema::about(count(), "Those that would end the same way today.")),
+        ("non_retryable", schema::about(count(), "Tasks that would fail again today.")),
         ("dry_run", flag()),
         ("tasks", list(outcome())),
     ]));
     let preview = object([
-        ("until", schema::about(nullable(instant()), "Nothing when somebody has to resume it.")),
+        ("until", schema::about(nullable(instant()), "Null if it lasts until resumed.")),
         (
             "loops",
             list(object([
                 ("name", text()),
-                ("delayed", schema::about(count(), "What is due before it is over.")),
-                ("past_deadline", schema::about(count(), "Of those, the ones that are past their deadline by then.")),
+                ("delayed", schema::about(count(), "Tasks due before the end of the pause.")),
+                ("past_deadline", schema::about(count(), "Those of them that miss their deadline by then.")),
             ])),
         ),
     ]);
     let stuck_at = |path, id| {
         let doc = Doc::new(id).answers(page(stuck_task.clone()));
-        line(Method::GET, path, Need::Read, "Runs whose lease has run out", get(stuck)).doc(doc)
+        line(Method::GET, path, Need::Read, "List runs whose lease has expired", get(stuck)).doc(doc)
     };
     let stuck_by_post_at = |path, id| {
-        let doc = Doc::new(id).about("For callers of job servers whose check is a POST. It starts nothing.");
+        let doc = Doc::new(id).about("For clients of job servers that use POST. It changes nothing.");
         let doc = doc.takes::<NothingIn>().answers(page(stuck_task.clone()));
-        line(Method::POST, path, Need::Read, "The same list", post(stuck_by_post)).doc(doc)
+        line(Method::POST, path, Need::Read, "List runs whose lease has expired (POST)", post(stuck_by_post)).doc(doc)
     };
     let reap_at = |path, id| {
-        let doc = Doc::new(id).about("Also while the loop `reap` is paused.");
+        let doc = Doc::new(id).about("Works also while the loop `reap` is paused.");
         let doc = doc.takes::<NothingIn>().once().answers(reaped.clone());
-        line(Method::POST, path, Need::AdministerAll, "Reap them now", post(process_stuck)).doc(doc)
+        line(Method::POST, path, Need::AdministerAll, "Reap runs whose lease has expired", post(process_stuck)).doc(doc)
     };
     vec![
-        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
+        line(Method::GET, "/api/v1/admin/loops", Need::Read, "List loops", get(loops))
             .doc(Doc::new("listLoops").answers(loop_page())),
         line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::AdministerAll, "Pause a loop", post(pause)).doc(
             Doc::new("pauseLoop")
-                .about("On every instance, through restarts, until its time is over or somebody resumes it.")
+                .about("On every instance and through restarts, until the duration is over or the loop is resumed.")
                 .takes::<PauseIn>()
                 .once()
                 .example(json!({"duration": "30m", "note": "the database is moved"}))
@@ -90,7 +93,7 @@ pub fn lines() -> Vec<Line> {
             Method::GET,
             "/api/v1/admin/loops/{name}/preview",
             Need::AdministerAll,
-            "What a pause would delay",
+            "Preview the effect of a pause",
             get(preview_pause),
         )
         .doc(Doc::new("previewPause").query(PREVIEW).answers(preview).problems(&["not-found"])),
@@ -100,12 +103,12 @@ pub fn lines() -> Vec<Line> {
             Method::POST,
             "/api/v1/admin/retry-scheduler/pause",
             Need::AdministerAll,
-            "Pause sorts of work",
+            "Pause loops by work type",
             post(pause_types),
         )
         .doc(
             Doc::new("pauseWork")
-                .about("The same as to pause their loops, by the names that job schedulers have for them.")
+                .about("Same as pausing the loops, by the work types of job schedulers.")
                 .takes::<TypesIn>()
                 .example(json!({"duration": "30m", "types": ["STUCK_JOBS"], "note": "the database is moved"}))
                 .once()
@@ -115,7 +118,7 @@ pub fn lines() -> Vec<Line> {
             Method::POST,
             "/api/v1/admin/retry-scheduler/resume",
             Need::AdministerAll,
-            "Resume them",
+            "Resume loops by work type",
             post(resume_types),
         )
         .doc(
@@ -135,14 +138,14 @@ pub fn lines() -> Vec<Line> {
             Method::POST,
             "/api/v1/admin/tasks/process-failed",
             Need::Administer,
-            "Retry what failed and could be retried",
+            "Retry failed tasks that are retryable today",
             post(process_failed),
         )
         .doc(
             Doc::new("repairFailedTasks")
                 .about(
-                    "Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that \
-                     would be retried now, also while the loop `repair` is paused; each is guarded by its version.",
+                    "Decides the newest failed tasks again with the current classification of their errors, and \
+                     retries those that are retryable now, also while the loop `repair` is paused.",
                 )
                 .takes::<RepairIn>()
                 .example(json!({"limit": 100, "dry_run": true}))
@@ -153,9 +156,7 @@ pub fn lines() -> Vec<Line> {
 }
 
 const PREVIEW: &[Param] =
-    &[Param::new("duration", "How long the pause would be; for ever where nothing is said.", || {
-        schema::named("Duration")
-    })];
+    &[Param::new("duration", "Length of the pause; default: until resumed.", || schema::named("Duration"))];
 
 async fn preview_pause(
     State(app): State<Arc<App>>,
@@ -183,15 +184,15 @@ async fn preview_pause(
 #[serde(deny_unknown_fields)]
 #[schema(as = Repair)]
 struct RepairIn {
-    /// How many failed tasks are looked at, the newest first: 100 where nothing is said.
+    /// Maximum number of failed tasks to check, newest first; default: 100.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1_000)]
     limit: Option<u32>,
-    /// Only tell what would be done.
+    /// Change nothing, only report what would be done.
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -221,7 +222,7 @@ fn repair_result(done: &[RepairResult]) -> Value {
 async fn process_failed(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RepairIn = wire::read(&body)?;
@@ -249,19 +250,19 @@ async fn process_failed(
         Ok(Json(answer))
     };
     let done = move |kept: Option<Value>| async move { Ok(Json(kept.unwrap_or_else(|| answer(&[])))) };
-    once.guard(&app, &caller.namespace, &body, by, act, done).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, done).await
 }
 
-/// An object without fields.
+/// An empty object.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Nothing)]
 pub struct NothingIn {}
 
-/// Runs that are given up in one go.
+/// Maximum number of runs to reap in one request.
 const MOST_STUCK: u32 = 1_000;
 
-/// A loop by its name; `promote` stands for both of its halves.
+/// The loops of a name; `promote` means `retries` and `starts`.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
     if name == "promote" {
         return Ok(vec![Loop::Retries, Loop::Starts]);
@@ -272,7 +273,7 @@ fn named(name: &str) -> Result<Vec<Loop>, Problem> {
         .ok_or_else(|| Problem::not_found("loop").with("loops", format!("promote, {}", names())))
 }
 
-/// Who paused a loop, why, and what it has moved concern all namespaces: only keys that are good for all of them are told.
+/// Lists the loops. Actor, note and counters of a pause concern all namespaces: only admins of all namespaces see them.
 pub async fn loops(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let mut page = shown_loops(&app).await?;
     if !caller.may_administer_all() {
@@ -313,11 +314,11 @@ async fn shown_loops(app: &App) -> Result<Json<Value>, Problem> {
 #[serde(deny_unknown_fields)]
 #[schema(as = Pause)]
 struct PauseIn {
-    /// For ever where nothing is said.
+    /// Length of the pause; default: until resumed.
     #[serde(default)]
-    duration: Option<Span>,
+    duration: Option<DurationIn>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -325,43 +326,43 @@ async fn pause(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: PauseIn = wire::read(&body)?;
     let names = named(&name)?;
-    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
+    pause_all(&app, &caller, names, given.duration, given.note, idempotency, &body).await
 }
 
 async fn resume(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    resume_all(&app, &caller, named(&name)?, None, once, &body).await
+    resume_all(&app, &caller, named(&name)?, None, idempotency, &body).await
 }
 
 async fn pause_all(
     app: &Arc<App>,
     caller: &Caller,
     names: Vec<Loop>,
-    duration: Option<Span>,
+    duration: Option<DurationIn>,
     note: Option<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
     let act = move |by: Actor| async move {
         for name in names {
-            let span = duration.map(|Span(span)| span);
+            let span = duration.map(|DurationIn(span)| span);
             unless_done(here.engine.pause_loop(name, span, by.part(name.word())).await.map(drop))?;
         }
         shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
+    idempotency.run_once(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
 }
 
 async fn resume_all(
@@ -369,7 +370,7 @@ async fn resume_all(
     caller: &Caller,
     names: Vec<Loop>,
     note: Option<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
@@ -379,10 +380,10 @@ async fn resume_all(
         }
         shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
+    idempotency.run_once(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
 }
 
-/// One of several loops: a request that broke off has done it already.
+/// Ignores a part of the act that an earlier, aborted request has done.
 fn unless_done(done: Result<(), CommandError>) -> Result<(), CommandError> {
     match done {
         Err(CommandError::Store(StoreError::KeyUsed(Used::ForThis))) => Ok(()),
@@ -390,7 +391,7 @@ fn unless_done(done: Result<(), CommandError>) -> Result<(), CommandError> {
     }
 }
 
-/// The types of work of the dialect `job`, and the loops that do them.
+/// The loop of a work type of the dialect `job`.
 fn of_type(word: &str) -> Option<Loop> {
     Some(match word {
         "RETRIES" => Loop::Retries,
@@ -404,21 +405,22 @@ fn of_type(word: &str) -> Option<Loop> {
     })
 }
 
+/// Work types of the dialect `job`.
 pub const TYPES: [&str; 7] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "FAILED_JOBS", "TIMEOUTS", "HOOKS", "SCHEDULES"];
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PauseTypes)]
 struct TypesIn {
-    /// None means all of them.
+    /// Work types; default: all.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::WorkType>)]
+    #[schema(value_type = Vec<schema_types::WorkTypeSchema>)]
     types: Vec<String>,
-    /// For ever where nothing is said.
+    /// Length of the pause; default: until resumed.
     #[serde(default)]
-    duration: Option<Span>,
+    duration: Option<DurationIn>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -426,12 +428,12 @@ struct TypesIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = ResumeTypes)]
 struct SomeTypesIn {
-    /// None means all of them.
+    /// Work types; default: all.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::WorkType>)]
+    #[schema(value_type = Vec<schema_types::WorkTypeSchema>)]
     types: Vec<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -453,29 +455,29 @@ fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
 async fn pause_types(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: TypesIn = wire::read(&body)?;
     let names = loops_of(&given.types)?;
-    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
+    pause_all(&app, &caller, names, given.duration, given.note, idempotency, &body).await
 }
 
 async fn resume_types(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: SomeTypesIn = wire::read(&body)?;
-    resume_all(&app, &caller, loops_of(&given.types)?, given.note, once, &body).await
+    resume_all(&app, &caller, loops_of(&given.types)?, given.note, idempotency, &body).await
 }
 
-/// Runs that are shown, and how many of all namespaces are looked at for them.
+/// Maximum number of runs shown, and of runs of all namespaces scanned for them.
 const STUCK_SHOWN: usize = 500;
 const STUCK_LOOKED_AT: usize = 100_000;
 
-/// Those of one namespace, however many of others come before them.
+/// Stuck tasks of one namespace.
 async fn stuck_in(app: &App, namespace: &str) -> Result<Vec<Stored>, Problem> {
     let mut look = STUCK_SHOWN;
     loop {
@@ -518,7 +520,7 @@ async fn stuck_by_post(app: State<Arc<App>>, caller: Extension<Caller>, body: By
 async fn process_stuck(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
@@ -530,7 +532,7 @@ async fn process_stuck(
         told["tasks"] = Value::Null;
         let entry =
             here.engine.entry(AuditAction::StuckProcess, Loop::Reap.word(), &by).changed(None, Some(told.clone()));
-        // Everybody's are processed, and only one's own are named.
+        // Runs of all namespaces are processed; only those of the caller's are listed.
         done.retain(|it| it.namespace == namespace);
         told["tasks"] = repair_result(&done)["tasks"].take();
         here.engine.note(&entry.answered(told.clone())).await?;
@@ -543,5 +545,5 @@ async fn process_stuck(
             told
         })))
     };
-    once.guard(&app, &caller.namespace, &body, by, act, done).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, done).await
 }

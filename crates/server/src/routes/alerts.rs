@@ -1,6 +1,4 @@
-//! Alerts: too much of something within a while.
-
-use std::sync::Arc;
+//! Alerts: too many events of a type within a time window.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -10,14 +8,14 @@ use bytes::Bytes;
 use comeback_core::{Invalid, Millis};
 use serde_json::{Value, json};
 
-use super::{CURSOR, LIMIT, Line, Query, line};
-use crate::App;
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
-use crate::wire::alert::{self as shape, AlertIn, BacktestIn};
-use crate::wire::{self, Object, Page, Span};
+use crate::wire::alert::{self as shape, AlertBacktestIn, AlertIn};
+use crate::wire::{self, DurationIn, Object, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let (all, one) = ("/api/v1/alerts", "/api/v1/alerts/{name}");
     let whole = || schema::named("Alert");
@@ -25,16 +23,16 @@ pub fn lines() -> Vec<Line> {
         "window": "5m"});
     let share = json!({"types": ["attempt.failed"], "of": ["attempt.succeeded"], "share": 0.2, "threshold": 20, "window": "10m"});
     vec![
-        line(Method::GET, all, Need::Read, "Alerts, by name", get(list))
+        line(Method::GET, all, Need::Read, "List alerts", get(list))
             .doc(Doc::new("listAlerts").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
-        line(Method::GET, one, Need::Read, "An alert, and whether it fires", get(show))
+        line(Method::GET, one, Need::Read, "Get an alert", get(show))
             .doc(Doc::new("getAlert").answers(whole()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Make an alert, or change it", put(replace)).doc(
+        line(Method::PUT, one, Need::Operate, "Create or update an alert", put(replace)).doc(
             Doc::new("putAlert")
                 .about(
-                    "It fires when within `window` there are `threshold` events of these types, and is over when there are not. \
-                     Subscriptions are told of both by `alert.fired` and `alert.resolved`, once however many servers there are; the \
-                     log is told too.",
+                    "It fires when there are at least `threshold` events of these types within `window`, and resolves \
+                     when there are fewer. Both are logged and delivered to subscriptions as `alert.fired` and \
+                     `alert.resolved`, once per cluster.",
                 )
                 .needs::<AlertIn>()
                 .example(example.clone())
@@ -45,13 +43,13 @@ pub fn lines() -> Vec<Line> {
         ),
         line(Method::DELETE, one, Need::Operate, "Delete an alert", delete(remove))
             .doc(Doc::new("deleteAlert").answers_nothing().problems(&["not-found"])),
-        line(Method::POST, "/api/v1/alerts/backtest", Need::Read, "When an alert would have fired", post(backtest)).doc(
+        line(Method::POST, "/api/v1/alerts/backtest", Need::Read, "Back-test an alert", post(backtest)).doc(
             Doc::new("backtestAlert")
                 .about(
-                    "The same count over what happened in the last 7 days. A filter asks about tasks as they are now. Where \
-                     `complete` is false there was more than could be looked at, and `to` is as far as it came.",
+                    "Evaluates an alert over the last 7 days. The filter is applied to tasks as they are now. If \
+                     `complete` is false, there were too many events, and `to` is how far it came.",
                 )
-                .needs::<BacktestIn>()
+                .needs::<AlertBacktestIn>()
                 .example(json!({"alert": example, "within": "7d"}))
                 .answers(schema::named("AlertBacktestAnswer"))
                 .problems(&["not-found"]),
@@ -59,10 +57,8 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-type Shared = State<Arc<App>>;
-
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -73,7 +69,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -81,7 +77,7 @@ async fn show(
 }
 
 async fn replace(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -93,7 +89,7 @@ async fn replace(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -102,11 +98,11 @@ async fn remove(
 }
 
 async fn backtest(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let given: BacktestIn = wire::read(&body)?;
+    let given: AlertBacktestIn = wire::read(&body)?;
     if let Some(name) = &given.name {
         let mut faults = Invalid::default();
         app.engine.config().limits.check_name("name", name, &mut faults);
@@ -121,6 +117,6 @@ async fn backtest(
         })?,
         _ => return Err(Invalid::one("name", "give either `name` or `alert`").into()),
     };
-    let within = given.within.map_or(Millis::from_days(7), |Span(span)| span);
+    let within = given.within.map_or(Millis::from_days(7), |DurationIn(span)| span);
     Ok(Json(shape::backtest(&app.engine.backtest_alert(&caller.namespace, &spec, within).await?)))
 }

@@ -1,4 +1,4 @@
-//! What was done from outside, by whom: in pages, and whole for other programs.
+//! The audit log: pages, and exports as JSON lines and CSV.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use comeback_engine::store::{AuditQuery, Interactive, StoreError, interactive};
 use futures_util::stream;
 use serde_json::{Value, json};
 
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::wire::Page;
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let at = |path, summary, answer| line(Method::GET, path, Need::Administer, summary, answer);
     vec![
-        at("/api/v1/admin/audit", "What was done from outside, newest first", get(page)).doc(
+        at("/api/v1/admin/audit", "List the audit log", get(page)).doc(
             Doc::new("listActs")
                 .about(
-                    "Every act of a person or a program: who, on what, when, why, as it was before and after, and the request \
-                     that asked for it. What is written stays. Submits, leases and reports are no acts.",
+                    "Every act of a person or a program: actor, object, time, note, state before and after, and \
+                     request id. Entries are never changed. Submits, leases and reports are not acts. Newest first.",
                 )
                 .query(PARAMETERS)
                 .answers(schema::page(schema::named("ActLine"))),
         ),
-        at("/api/v1/admin/audit/export.ndjson", "All of it, one line of JSON each", get(as_lines)).doc(
-            Doc::new("exportActs").query(FILTERS).answers_text(NDJSON),
-        ),
-        at("/api/v1/admin/audit/export.csv", "All of it, for a spreadsheet", get(as_csv))
+        at("/api/v1/admin/audit/export.ndjson", "Export the audit log as JSON lines", get(as_lines))
+            .doc(Doc::new("exportActs").query(FILTERS).answers_text(NDJSON)),
+        at("/api/v1/admin/audit/export.csv", "Export the audit log as CSV", get(as_csv))
             .doc(Doc::new("exportActsAsCsv").query(FILTERS).answers_text(CSV)),
     ]
 }
@@ -44,31 +44,25 @@ const NDJSON: &str = "application/x-ndjson";
 const CSV: &str = "text/csv";
 
 const PARAMETERS: &[Param] = &[
-    Param::new("actor", "Who it was, by the name they said, or by the name or id of their key.", schema::text),
-    Param::new(
-        "act",
-        "Only these, with commas between them: `task.retry`, or `task` for everything done to tasks.",
-        schema::text,
-    ),
-    Param::new("subject", "What it was done to: an id, or a name.", schema::text),
+    Param::new("actor", "Actor: the name in the request, or the name or id of the key.", schema::text),
+    Param::new("act", "Comma-separated acts: `task.retry`, or `task` for all acts on tasks.", schema::text),
+    Param::new("subject", "Id or name of the object.", schema::text),
     Param::new("since", "Not before this instant.", schema::instant),
     Param::new("until", "Before this instant.", schema::instant),
-    Param::new("all", "In all namespaces; for keys that are good for all of them.", schema::flag),
+    Param::new("all", "All namespaces; requires a key for all namespaces.", schema::flag),
     LIMIT,
     CURSOR,
 ];
 const FILTERS: &[Param] = PARAMETERS.split_last().expect("a cursor").1.split_last().expect("a limit").1;
 
-type Shared = State<Arc<App>>;
-
-/// What concerns all namespaces is for those to whom all are open.
+/// Entries about all namespaces are shown only to callers who may use all namespaces.
 fn wanted(query: &Query, caller: &Caller) -> Result<AuditQuery, Problem> {
     let mut faults = Invalid::default();
     let mut did = Vec::new();
     for word in query.text("act").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
         let named = AuditAction::named(word);
         if named.is_empty() {
-            faults.push("act", format!("`{word}` is none; there are {}", AuditAction::list()));
+            faults.push("act", format!("unknown value `{word}`; must be one of {}", AuditAction::list()));
         }
         did.extend(named);
     }
@@ -80,7 +74,7 @@ fn wanted(query: &Query, caller: &Caller) -> Result<AuditQuery, Problem> {
     faults.or(())?;
     let all = query.parse::<bool>("all")?.unwrap_or(false);
     if all && !caller.everywhere {
-        return Err(Problem::forbidden(format!("this key sees the namespace `{}` only", caller.namespace)));
+        return Err(Problem::forbidden(format!("this key is limited to the namespace `{}`", caller.namespace)));
     }
     let text = |name: &str| query.text(name).map(str::to_owned);
     Ok(AuditQuery {
@@ -96,6 +90,7 @@ fn wanted(query: &Query, caller: &Caller) -> Result<AuditQuery, Problem> {
     })
 }
 
+/// JSON of an audit entry.
 pub fn shown(it: &Audit) -> Value {
     let mut shown = json!({
         "id": it.id.to_string(),
@@ -111,13 +106,13 @@ pub fn shown(it: &Audit) -> Value {
         "before": it.before,
         "after": it.after,
     });
-    // Exports are streams, which nobody masks after this.
+    // Exports are streams, which the middleware does not mask.
     comeback_core::mask::mask(&mut shown);
     shown
 }
 
 async fn page(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -128,7 +123,7 @@ async fn page(
 }
 
 async fn as_lines(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
@@ -137,7 +132,7 @@ async fn as_lines(
 }
 
 async fn as_csv(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
@@ -149,7 +144,7 @@ async fn as_csv(
 const COLUMNS: [&str; 12] =
     ["id", "at", "namespace", "act", "subject", "actor", "key", "note", "request_id", "before", "after", "key_id"];
 
-/// As RFC 4180 has it.
+/// A CSV cell (RFC 4180).
 fn csv_line(it: &Audit) -> String {
     let shown = shown(it);
     let field = |name: &&str| match &shown[*name] {
@@ -160,26 +155,26 @@ fn csv_line(it: &Audit) -> String {
     format!("{}\r\n", COLUMNS.iter().map(field).collect::<Vec<_>>().join(","))
 }
 
-/// A cell that no spreadsheet takes for a formula.
+/// Escapes a cell that a spreadsheet would take for a formula.
 fn quoted(text: &str) -> String {
     let text = comeback_core::spreadsheet::cell(text);
     let plain = !text.contains(['"', ',', '\r', '\n']);
     if plain { text.into_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
-/// Acts read from the database at a time.
+/// Entries per read of an export.
 const STRETCH: u32 = 500;
 
 struct Exporting {
     app: Arc<App>,
     query: AuditQuery,
-    /// The answer is read after the request has left its own scope.
+    /// State of an export: it is read after the request has left its own scope.
     reads: Interactive,
     ready: VecDeque<String>,
     is_over: bool,
 }
 
-/// Page after page as the reader takes them; one that breaks off ends the answer early, which its reader notices.
+/// Streams page after page. A failed read ends the response early, which the client notices.
 fn export(
     app: Arc<App>,
     query: AuditQuery,

@@ -1,4 +1,4 @@
-//! Cleanup by hand.
+//! Manual cleanup.
 
 use std::sync::Arc;
 
@@ -15,24 +15,32 @@ use utoipa::ToSchema;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Span};
+use crate::wire::{self, DurationIn};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let answer = schema::object([
-        ("before", schema::about(schema::instant(), "What ended before this.")),
-        ("tasks", schema::about(schema::count(), "How many were forgotten, or would be.")),
-        ("more", schema::about(schema::flag(), "Whether there is more: ask again.")),
+        ("before", schema::about(schema::instant(), "Cutoff: only what ended before it.")),
+        ("tasks", schema::about(schema::count(), "Number deleted, or to be deleted.")),
+        ("more", schema::about(schema::flag(), "Whether there are more: repeat the request.")),
         ("dry_run", schema::flag()),
     ]);
     vec![
-        line(Method::POST, "/api/v1/admin/cleanup", Need::AdministerAll, "Forget what ended long ago", post(cleanup)).doc(
+        line(
+            Method::POST,
+            "/api/v1/admin/cleanup",
+            Need::AdministerAll,
+            "Delete old tasks and executions",
+            post(cleanup),
+        )
+        .doc(
             Doc::new("cleanUp")
                 .about(
-                    "Tasks and executions that ended so long ago, in all namespaces, with their history; what is open is never \
-                     touched. A dry run only counts them.",
+                    "Deletes tasks and executions that ended before the cutoff, in all namespaces, with their \
+                     history. Open ones are never touched. A dry run only counts.",
                 )
                 .needs::<CleanupIn>()
                 .example(json!({"older_than": "90d", "dry_run": true}))
@@ -46,22 +54,22 @@ pub fn lines() -> Vec<Line> {
 #[serde(deny_unknown_fields)]
 #[schema(as = Cleanup)]
 struct CleanupIn {
-    /// A day or more.
-    older_than: Span,
+    /// Minimum age: at least one day.
+    older_than: DurationIn,
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
 async fn cleanup(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let CleanupIn { older_than: Span(age), dry_run, note } = wire::read(&body)?;
+    let CleanupIn { older_than: DurationIn(age), dry_run, note } = wire::read(&body)?;
     let by = caller.act(None, note);
     app.engine.config().limits.check_act(&by)?;
     let shown = move |it: comeback_engine::Cleanup| json!({"before": it.before.to_rfc3339(), "tasks": it.tasks, "more": it.more});
@@ -84,5 +92,5 @@ async fn cleanup(
             None => shown(again.engine.preview_cleanup(age).await?),
         }))
     };
-    once.guard(&app, &caller.namespace, &body, by, act, done).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, done).await
 }

@@ -1,4 +1,4 @@
-//! The clock: on a server whose time is moved by hand, time is moved here, and nothing that was due on the way is missed.
+//! The clock. On a server with a virtual clock, time is advanced here without skipping anything that becomes due.
 
 use std::sync::Arc;
 
@@ -18,30 +18,23 @@ use utoipa::ToSchema;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
+use crate::idempotency::IdempotencyKey;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
-use crate::wire::{self, Span};
+use crate::wire::{self, DurationIn};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let time = schema::object([("now", schema::instant()), ("clock", schema::word(&["real", "virtual"]))]);
     let moved = schema::object([("now", schema::instant()), ("steps", schema::count())]);
-    let advance = line(
-        Method::POST,
-        "/api/v1/clock/advance",
-        Need::AdministerAll,
-        "Move time that is moved by hand",
-        post(advance),
-    );
+    let advance =
+        line(Method::POST, "/api/v1/clock/advance", Need::AdministerAll, "Advance the virtual clock", post(advance));
     vec![
-        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show))
+        line(Method::GET, "/api/v1/clock", Need::Read, "Get the server time", get(show))
             .doc(Doc::new("getClock").answers(time)),
         advance.doc(
             Doc::new("advanceClock")
-                .about(
-                    "Only on a server that was started with `--clock virtual`. Stops at every instant on the way at which \
-                     something is due.",
-                )
+                .about("Only on a server started with `--clock virtual`. Stops at every due time on the way.")
                 .needs::<AdvanceIn>()
                 .once()
                 .example(json!({"by": "14d"}))
@@ -51,10 +44,10 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// Where a clock that is moved by hand stands, for all instances and through restarts.
+/// Meta key of the virtual time, shared by all instances and kept through restarts.
 const META: &str = "virtual_clock";
 
-/// Where it stands when a server starts. The first one says so for all that come; only a `start` that lies ahead of it moves it.
+/// Virtual time at the start of a server. The first server sets it; later only a `start` in its future moves it.
 pub async fn start(store: &dyn Store, start: Option<Timestamp>, now: Timestamp) -> Result<Timestamp, StoreError> {
     let first = start.unwrap_or(now);
     store.put_meta(META, &first.0.to_string(), PutIf::Absent, None).await?;
@@ -76,19 +69,19 @@ async fn show(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
 #[schema(as = Advance)]
 struct AdvanceIn {
     #[serde(default)]
-    by: Option<Span>,
-    /// An instant, or `next`: whatever is due first.
+    by: Option<DurationIn>,
+    /// An instant, or `next` for the next due time.
     #[serde(default)]
     to: Option<String>,
 }
 
-/// The furthest that time is moved at once.
+/// Maximum advance in one request.
 const FURTHEST: Millis = Millis::from_days(3_660);
 
 async fn advance(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: AdvanceIn = wire::read(&body)?;
@@ -97,32 +90,32 @@ async fn advance(
         let target = set_target(&here, given, &by).await?;
         move_to(&here, target).await
     };
-    // An advance that broke off goes on to where it was going; one that has arrived makes no more steps.
+    // An aborted advance continues to its target; a complete one makes no more steps.
     let go_on = move |kept: Option<Value>| async move {
         let target = kept.and_then(|kept| Timestamp::parse_rfc3339(kept["target"].as_str()?).ok());
         move_to(&again, target.unwrap_or_else(|| again.engine.now())).await
     };
-    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, go_on).await
+    idempotency.run_once(&app, &caller.namespace, &body, caller.act(None, None), act, go_on).await
 }
 
 fn clock_of(app: &App) -> Result<&VirtualClock, Problem> {
-    let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
+    let detail = "this server runs on real time; start it with `--clock virtual` to advance time";
     app.clock.as_deref().ok_or_else(|| Invalid::one("clock", detail).into())
 }
 
-/// Decides where time is moved to, and writes that down with the key of the request before anything moves.
+/// Computes the target time and records it with the key of the request before time moves.
 async fn set_target(app: &App, given: AdvanceIn, act: &Actor) -> Result<Timestamp, Problem> {
     let clock = clock_of(app)?;
     follow(app).await?;
     let now = clock.now();
     let target = match (given.by, given.to.as_deref()) {
-        (Some(Span(by)), None) if by <= FURTHEST => now + by,
-        (Some(_), None) => return Err(Invalid::one("by", format!("may be {FURTHEST} at most")).into()),
+        (Some(DurationIn(by)), None) if by <= FURTHEST => now + by,
+        (Some(_), None) => return Err(Invalid::one("by", format!("must be at most {FURTHEST}")).into()),
         (None, Some("next")) => app.engine.next_instant().await?.unwrap_or(now),
         (None, Some(text)) => {
             let to = Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?;
             if to.since(now) > FURTHEST {
-                return Err(Invalid::one("to", format!("may be {FURTHEST} away at most")).into());
+                return Err(Invalid::one("to", format!("must be at most {FURTHEST} ahead")).into());
             }
             to
         }
@@ -134,7 +127,7 @@ async fn set_target(app: &App, given: AdvanceIn, act: &Actor) -> Result<Timestam
     Ok(target)
 }
 
-/// Moves time there, and stops at every instant on the way at which something is due. Time that is there already stays.
+/// Advances time to the target, stopping at every due time on the way. Never moves back.
 async fn move_to(app: &App, target: Timestamp) -> Result<Json<Value>, Problem> {
     let clock = clock_of(app)?;
     follow(app).await?;
@@ -155,8 +148,8 @@ async fn move_to(app: &App, target: Timestamp) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
 }
 
-/// Before anything is done at an instant: whoever is killed on the way begins there and not before it. It never goes back,
-/// whoever else moves it.
+/// Stores the virtual time before anything happens at it, so that a killed server resumes there. It never goes back,
+/// also with several writers.
 async fn write_down(store: &dyn Store, at: Timestamp) -> Result<(), StoreError> {
     let text = at.0.to_string();
     loop {
@@ -171,7 +164,7 @@ async fn write_down(store: &dyn Store, at: Timestamp) -> Result<(), StoreError> 
     }
 }
 
-/// Goes where another instance has moved the time to.
+/// Adopts the virtual time set by another instance.
 pub async fn follow(app: &App) -> Result<(), StoreError> {
     if let Some(clock) = &app.clock
         && let Some(kept) = parsed(app.engine.store().meta(META).await?.as_deref())

@@ -1,6 +1,4 @@
-//! Dependencies: the outside things that tasks need, what holds tasks back while one is in trouble, and turning that by hand.
-
-use std::sync::Arc;
+//! Dependencies: external systems that tasks call, the guards that hold tasks while one fails, and manual overrides.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -14,56 +12,104 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{CURSOR, LIMIT, Line, Query, known_name, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, known_name, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Instant, NoteIn, Page, Span, instant};
+use crate::wire::{self, DurationIn, Instant, NoteIn, Page, instant};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/dependencies/{name}";
     let shape = || schema::named("Dependency");
     let turn = |id| Doc::new(id).answers(shape()).problems(&["not-found", "conflict"]);
     vec![
-        line(Method::GET, "/api/v1/dependencies", Need::Read, "Dependencies, and how they stand", get(list))
+        line(Method::GET, "/api/v1/dependencies", Need::Read, "List dependencies", get(list))
             .doc(Doc::new("listDependencies").query(&[LIMIT, CURSOR]).answers(schema::page(shape()))),
-        line(Method::GET, one, Need::Read, "A dependency, and how it stands", get(show))
+        line(Method::GET, one, Need::Read, "Get a dependency", get(show))
             .doc(Doc::new("getDependency").answers(shape()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Say what holds tasks back that need it", put(make)).doc(
+        line(Method::PUT, one, Need::Operate, "Create or update a dependency", put(make)).doc(
             Doc::new("putDependency")
                 .about(
-                    "Tasks name what they need (`dependency`); a call needs its host. A part that is not named is off, and `{}` \
-                     switches it on as it is meant to be used. Holding costs no attempt, and how it stands stays as it is.",
+                    "Tasks name their dependency in `dependency`; an HTTP call depends on its host. A guard that is \
+                     not named is off; `{}` enables it with defaults. Held tasks use no attempts. The current state \
+                     is kept.",
                 )
-                .needs::<stands_for::DependencySettings>()
+                .needs::<schema_types::DependencySettingsSchema>()
                 .example(json!({"gate": {}, "breaker": {}, "concurrency": {"max": 20}}))
-                .example(json!({"breaker": {"failures": 20, "ratio": 0.5, "window": "30s", "open": "5s", "max_open": "1m",
-                    "canaries": 1, "first_wave": 2, "wave": "1s"}, "budget": {"percent": 20, "floor": 1}}))
+                .example(
+                    json!({"breaker": {"failures": 20, "ratio": 0.5, "window": "30s", "open": "5s", "max_open": "1m",
+                    "canaries": 1, "first_wave": 2, "wave": "1s"}, "budget": {"percent": 20, "floor": 1}}),
+                )
                 .example(json!({"calendar": {"windows": [{"from": "22:00", "to": "06:00", "tz": "Europe/Berlin"}],
                     "holidays": ["2026-12-25"], "time_zone": "Europe/Berlin"}}))
                 .answers(shape())
                 .problems(&["conflict"]),
         ),
-        line(Method::DELETE, one, Need::Operate, "Forget a dependency", delete(remove))
-            .doc(Doc::new("deleteDependency").about("What it held may start.").answers_nothing().problems(&["not-found"])),
-        line(Method::POST, "/api/v1/dependencies/{name}/open", Need::Operate, "Let nothing start that needs it", post(open)).doc(
-            turn("openDependency").about("For so long, or until it is closed.").takes::<TurnIn>().example(json!({"for": "30m"})),
+        line(Method::DELETE, one, Need::Operate, "Delete a dependency", delete(remove)).doc(
+            Doc::new("deleteDependency")
+                .about("Tasks that it held may start.")
+                .answers_nothing()
+                .problems(&["not-found"]),
         ),
-        line(Method::POST, "/api/v1/dependencies/{name}/close", Need::Operate, "Let everything start at once", post(close)).doc(
+        line(
+            Method::POST,
+            "/api/v1/dependencies/{name}/open",
+            Need::Operate,
+            "Open a dependency: hold its tasks",
+            post(open),
+        )
+        .doc(
+            turn("openDependency")
+                .about("For the given time, or until it is closed.")
+                .takes::<DependencyCommandIn>()
+                .example(json!({"for": "30m"})),
+        ),
+        line(
+            Method::POST,
+            "/api/v1/dependencies/{name}/close",
+            Need::Operate,
+            "Close a dependency: release its tasks",
+            post(close),
+        )
+        .doc(
             turn("closeDependency")
-                .about("With `for`, it does not open by itself for so long. What was held back may start at once: `healthy` is gentler.")
-                .takes::<TurnIn>()
+                .about(
+                    "With `for`, it does not open by itself for that time. Held tasks may start immediately; \
+                     `healthy` releases them gradually.",
+                )
+                .takes::<DependencyCommandIn>()
                 .example(json!({"for": "10m", "note": "checked by hand"})),
         ),
-        line(Method::POST, "/api/v1/dependencies/{name}/healthy", Need::Operate, "Say that it is well again", post(healthy)).doc(
+        line(
+            Method::POST,
+            "/api/v1/dependencies/{name}/healthy",
+            Need::Operate,
+            "Mark a dependency as healthy",
+            post(healthy),
+        )
+        .doc(
             turn("dependencyIsHealthy")
-                .about("For health checks and deployments: those who wait follow in waves, oldest first, without waiting for a canary.")
+                .about(
+                    "For health checks and deployments: held tasks are released in waves, oldest first, without a \
+                     canary.",
+                )
                 .takes::<NoteIn>(),
         ),
-        line(Method::POST, "/api/v1/dependencies/{name}/maintenance", Need::Operate, "Announce work on it", post(maintenance)).doc(
+        line(
+            Method::POST,
+            "/api/v1/dependencies/{name}/maintenance",
+            Need::Operate,
+            "Announce a maintenance window",
+            post(maintenance),
+        )
+        .doc(
             turn("announceMaintenance")
-                .about("Nothing that needs it starts between the two instants, and deadlines that lie behind its beginning wait for its end.")
+                .about(
+                    "No task of the dependency starts within the window; deadlines after its beginning are extended \
+                     by its length.",
+                )
                 .needs::<MaintenanceIn>()
                 .example(json!({"from": "2036-05-01T22:00:00Z", "to": "2036-05-02T02:00:00Z", "note": "new version"})),
         ),
@@ -73,11 +119,11 @@ pub fn lines() -> Vec<Line> {
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DependencyTurn)]
-struct TurnIn {
+struct DependencyCommandIn {
     #[serde(default, rename = "for")]
-    lasts: Option<Span>,
+    lasts: Option<DurationIn>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -85,12 +131,12 @@ struct TurnIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = Maintenance)]
 struct MaintenanceIn {
-    /// Now, where it is not said.
+    /// Start; default: now.
     #[serde(default)]
     from: Option<Instant>,
     to: Instant,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -141,10 +187,8 @@ fn shown(view: &DependencyView, now: Timestamp) -> Value {
     })
 }
 
-type Shared = State<Arc<App>>;
-
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -156,7 +200,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -165,7 +209,7 @@ async fn show(
 }
 
 async fn make(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -177,7 +221,7 @@ async fn make(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -199,27 +243,27 @@ async fn turned(
 }
 
 async fn open(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let TurnIn { lasts, note } = wire::read(&body)?;
-    turned(&app, &caller, &name, DependencyCommand::Open { lasts: lasts.map(|Span(span)| span) }, note).await
+    let DependencyCommandIn { lasts, note } = wire::read(&body)?;
+    turned(&app, &caller, &name, DependencyCommand::Open { lasts: lasts.map(|DurationIn(span)| span) }, note).await
 }
 
 async fn close(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let TurnIn { lasts, note } = wire::read(&body)?;
-    turned(&app, &caller, &name, DependencyCommand::Close { lasts: lasts.map(|Span(span)| span) }, note).await
+    let DependencyCommandIn { lasts, note } = wire::read(&body)?;
+    turned(&app, &caller, &name, DependencyCommand::Close { lasts: lasts.map(|DurationIn(span)| span) }, note).await
 }
 
 async fn healthy(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -229,13 +273,13 @@ async fn healthy(
 }
 
 async fn maintenance(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     known_name(&app, "dependency", &name)?;
-    // Who says nothing hears first whether there is such a thing.
+    // An empty body of an unknown dependency is not found rather than invalid.
     if body.is_empty() {
         app.engine.dependency(&caller.namespace, &name).await?;
     }

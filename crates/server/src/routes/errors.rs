@@ -1,7 +1,6 @@
-//! Error groups: errors that look the same, how it stands with them, and what people say of them.
+//! Error groups: similar errors, their statistics, and triage.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::Method;
@@ -17,38 +16,38 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::retries::{Range, Told, rate};
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::retries::{SumTable, TimeRange, rate};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Page, PageBytes, Span};
+use crate::wire::{self, DurationIn, Page, PageBytes};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/errors/{fingerprint}";
     let shape = || schema::named("ErrorGroup");
     vec![
-        line(Method::GET, "/api/v1/errors", Need::Read, "Errors that look the same, in groups", get(list)).doc(
+        line(Method::GET, "/api/v1/errors", Need::Read, "List error groups", get(list)).doc(
             Doc::new("listErrors")
                 .about(
-                    "Those that were seen last come first. `series` counts them by the hour over the last day, oldest first. \
-                     Their tasks are found by the filter that each names.",
+                    "Most recently seen first. `series` counts errors by hour over the last day, oldest first. \
+                     `filter` finds the tasks of a group.",
                 )
                 .query(PARAMETERS)
                 .answers(schema::page(shape())),
         ),
-        line(Method::GET, one, Need::Read, "A group of errors, and whether trying again helped", get(show)).doc(
-            Doc::new("getError").query(RANGE).answers(schema::named("ErrorGroupDetail")).problems(&["not-found"]),
-        ),
-        line(Method::POST, one, Need::Operate, "Say something of a group of errors", post(act)).doc(
+        line(Method::GET, one, Need::Read, "Get an error group", get(show))
+            .doc(Doc::new("getError").query(RANGE).answers(schema::named("ErrorGroupDetail")).problems(&["not-found"])),
+        line(Method::POST, one, Need::Operate, "Triage an error group", post(act)).doc(
             Doc::new("changeError")
                 .about(
-                    "`resolve`: it is mended, and marked `regressed` when there is another. `ignore`: for a while or for good. \
-                     `open`: as it was. `classify`: from now on such errors are of this class, whatever a policy thinks of them; \
-                     `policy` gives that back to the policies. `note`: only the note.",
+                    "`resolve`: fixed; marked `regressed` when the error recurs. `ignore`: for a while or forever. \
+                     `open`: reopen. `classify`: sets the class of such errors from now on, whatever policies say; \
+                     `policy` removes it. `note`: only the note.",
                 )
-                .needs::<DeedIn>()
+                .needs::<TriageIn>()
                 .example(json!({"action": "resolve", "note": "deployed"}))
                 .example(json!({"action": "ignore", "for": "24h"}))
                 .example(json!({"action": "open"}))
@@ -62,28 +61,24 @@ pub fn lines() -> Vec<Line> {
 }
 
 const PARAMETERS: &[Param] = &[
-    Param::new("state", "Only those that stand so, with commas between them.", schema::text),
-    Param::new("kind", "Only of tasks of this kind.", schema::text),
-    Param::new("class", "Only those whose last error had this class.", || schema::named("Class")),
+    Param::new("state", "Comma-separated states.", schema::text),
+    Param::new("kind", "Only tasks of this kind.", schema::text),
+    Param::new("class", "Only groups whose last error has this class.", || schema::named("Class")),
     LIMIT,
     CURSOR,
 ];
 const RANGE: &[Param] = &[
-    Param::new("within", "How far to look back: 7 days where nothing is said.", || schema::named("Duration")),
-    Param::new(
-        "bucket",
-        "How long the parts of its series are, in whole quarters of an hour; an hour where nothing is said.",
-        || schema::named("Duration"),
-    ),
+    Param::new("within", "How far to look back; default: 7 days.", || schema::named("Duration")),
+    Param::new("bucket", "Bucket size of the series, in multiples of 15 minutes; default: an hour.", || {
+        schema::named("Duration")
+    }),
 ];
 
-type Shared = State<Arc<App>>;
-
 const HOUR: Millis = Millis::from_secs(3_600);
-/// With the hour that it is, a day.
+/// Hours of a series: the current hour and the 23 before.
 const HOURS_BEFORE: Millis = Millis::from_secs(23 * 3_600);
 
-/// Groups that are looked at for one page.
+/// Maximum number of groups scanned for one page.
 const MOST_LOOKED_AT: usize = 10_000;
 
 fn number(text: &str) -> Result<i64, Problem> {
@@ -92,12 +87,12 @@ fn number(text: &str) -> Result<i64, Problem> {
 
 fn cursor(text: &str) -> Result<(Timestamp, i64), Problem> {
     let parts = text.split_once('-').and_then(|(at, number)| Some((at.parse().ok()?, fingerprint_from_hex(number)?)));
-    let (at, number) = parts.ok_or_else(|| Problem::from(Invalid::one("cursor", "this is not a cursor")))?;
+    let (at, number) = parts.ok_or_else(|| Problem::from(Invalid::one("cursor", "is not a valid cursor")))?;
     Ok((Timestamp(at), number))
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -108,12 +103,12 @@ async fn list(
     for word in query.text("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
         match GroupStatus::from_word(word) {
             Some(standing) => standings.push(standing),
-            None => faults.push("state", format!("`{word}` is none; there are {}", GroupStatus::list())),
+            None => faults.push("state", format!("unknown value `{word}`; must be one of {}", GroupStatus::list())),
         }
     }
     let class = query.text("class").map(|word| Class::from_word(word).ok_or(word));
     if let Some(Err(word)) = class {
-        faults.push("class", format!("`{word}` is none; there are {}", Class::list()));
+        faults.push("class", format!("unknown value `{word}`; must be one of {}", Class::list()));
     }
     faults.or(())?;
     let class = class.and_then(Result::ok);
@@ -138,10 +133,10 @@ async fn list(
             break None;
         }
     };
-    let view = View::of(&app, &caller, &found, now).await?;
+    let view = GroupView::of(&app, &caller, &found, now).await?;
     let mut bytes = PageBytes::default();
     let items: Vec<Value> = found.iter().map(|group| view.shown(group)).take_while(|shown| bytes.fits(shown)).collect();
-    // What no longer fits comes with the next page.
+    // Items that do not fit come with the next page.
     let cut = items.len().checked_sub(1).filter(|_| items.len() < found.len()).and_then(|last| found.get(last));
     Ok(Json(Page { items, next_cursor: cut.map(cursor_of).or(next_cursor) }))
 }
@@ -150,16 +145,16 @@ fn cursor_of(group: &Group) -> String {
     format!("{}-{}", group.last_seen.0, fingerprint_to_hex(group.fingerprint))
 }
 
-/// What is shown beside a group.
-struct View {
+/// Statistics shown with a group.
+struct GroupView {
     now: Timestamp,
     open: HashMap<i64, u64>,
-    day: Told,
+    day: SumTable,
     since: Timestamp,
 }
 
-impl View {
-    async fn of(app: &App, caller: &Caller, groups: &[Group], now: Timestamp) -> Result<View, Problem> {
+impl GroupView {
+    async fn of(app: &App, caller: &Caller, groups: &[Group], now: Timestamp) -> Result<GroupView, Problem> {
         let numbers: Vec<i64> = groups.iter().map(|group| group.fingerprint).collect();
         let open = app.engine.open_with(&caller.namespace, &numbers).await?;
         let since = bucket(now, HOUR) - HOURS_BEFORE;
@@ -173,8 +168,8 @@ impl View {
         if let [group] = groups {
             query.only.push((Dimension::Fingerprint, fingerprint_to_hex(group.fingerprint)));
         }
-        let day = Told::of(app.engine.sums(&caller.namespace, &query).await?);
-        Ok(View { now, open, day, since })
+        let day = SumTable::of(app.engine.sums(&caller.namespace, &query).await?);
+        Ok(GroupView { now, open, day, since })
     }
 
     fn shown(&self, group: &Group) -> Value {
@@ -218,16 +213,16 @@ impl View {
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
     let query = Query::read(query.as_deref(), RANGE)?;
     let now = app.engine.now();
-    let range = Range::read(&query, now)?;
+    let range = TimeRange::read(&query, now)?;
     let group = app.engine.error_group(&caller.namespace, number(&name)?).await?;
-    let view = View::of(&app, &caller, std::slice::from_ref(&group), now).await?;
+    let view = GroupView::of(&app, &caller, std::slice::from_ref(&group), now).await?;
     let mut shown = view.shown(&group);
     let asked = SumsQuery {
         by: Dimension::Attempt,
@@ -236,7 +231,7 @@ async fn show(
         bucket: Some(range.bucket.unwrap_or(HOUR)),
         only: vec![(Dimension::Fingerprint, fingerprint_to_hex(group.fingerprint))],
     };
-    let told = Told::of(app.engine.sums(&caller.namespace, &asked).await?);
+    let told = SumTable::of(app.engine.sums(&caller.namespace, &asked).await?);
     shown["since"] = range.since.to_rfc3339().into();
     shown["until"] = range.until.to_rfc3339().into();
     shown["total"] = super::retries::shown(&told.total());
@@ -248,35 +243,37 @@ async fn show(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ErrorDeed)]
-struct DeedIn {
-    #[schema(value_type = stands_for::ErrorAction)]
+struct TriageIn {
+    #[schema(value_type = schema_types::ErrorActionSchema)]
     action: String,
-    /// How long it is ignored; for good where nothing is said.
+    /// Duration of `ignore`; default: forever.
     #[serde(default, rename = "for")]
-    span: Option<Span>,
-    /// What such errors are from now on.
+    span: Option<DurationIn>,
+    /// Class of such errors from now on.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::ErrorClass>)]
+    #[schema(value_type = Option<schema_types::ErrorClassSchema>)]
     class: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
+/// Triage actions.
 pub const ACTIONS: [&str; 5] = ["open", "ignore", "resolve", "classify", "note"];
+/// Classes that triage can set.
 pub const CLASSES: [&str; 4] = ["final", "retryable", "rate_limited", "policy"];
 
-impl DeedIn {
+impl TriageIn {
     fn deed(&self, now: Timestamp) -> Result<TriageAction, Invalid> {
         let mut faults = Invalid::default();
         if self.span.is_some() && self.action != "ignore" {
-            faults.push("for", "is only for the action `ignore`");
+            faults.push("for", "is only allowed with the action `ignore`");
         }
         if self.class.is_some() != (self.action == "classify") {
-            faults.push("class", "is for the action `classify`, and for that only");
+            faults.push("class", "is required with the action `classify`, and only allowed there");
         }
         let class = self.class.as_deref().and_then(Class::from_word);
         if self.class.as_deref().is_some_and(|word| !CLASSES.contains(&word)) {
@@ -284,7 +281,7 @@ impl DeedIn {
         }
         let deed = match self.action.as_str() {
             "open" => TriageAction::Reopen,
-            "ignore" => TriageAction::Ignore(self.span.map(|Span(span)| now + span)),
+            "ignore" => TriageAction::Ignore(self.span.map(|DurationIn(span)| now + span)),
             "resolve" => TriageAction::Resolve,
             "classify" => TriageAction::Reclassify(class),
             "note" => TriageAction::Note,
@@ -298,16 +295,16 @@ impl DeedIn {
 }
 
 async fn act(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let given: DeedIn = wire::read(&body)?;
+    let given: TriageIn = wire::read(&body)?;
     let (now, number) = (app.engine.now(), number(&name)?);
     let deed = given.deed(now)?;
     let act = caller.act(given.requested_by, given.note);
     let group = app.engine.change_error_group(&caller.namespace, number, &deed, &act).await?;
-    let view = View::of(&app, &caller, std::slice::from_ref(&group), now).await?;
+    let view = GroupView::of(&app, &caller, std::slice::from_ref(&group), now).await?;
     Ok(Json(view.shown(&group)))
 }

@@ -1,4 +1,4 @@
-//! Events: pages, and a stream that goes on where its reader stopped.
+//! Events: pages, and a resumable stream.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,24 +25,28 @@ use uuid::Uuid;
 
 use super::{LIMIT, Line, Query, header_text, line};
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
-use crate::streams::{News, Subscription};
+use crate::streams::{StreamSubscription, Wakeup};
 use crate::wire::{self, Page, event};
 use crate::{App, heavy};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
-    let last = Param::new("Last-Event-ID", "Where a reader stopped that comes back; it beats `after`.", schema::text);
+    let last = Param::new(
+        "Last-Event-ID",
+        "Id of the last event received, to resume; takes precedence over `after`.",
+        schema::text,
+    );
     vec![
-        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)).doc(
-            Doc::new("listEvents").query(PARAMETERS).answers(schema::page(schema::named("Event"))),
-        ),
-        line(Method::POST, "/api/v1/events", Need::Submit, "Tell of an event from outside", post(tell)).doc(
+        line(Method::GET, "/api/v1/events", Need::Read, "List events", get(page))
+            .doc(Doc::new("listEvents").query(PARAMETERS).answers(schema::page(schema::named("Event")))),
+        line(Method::POST, "/api/v1/events", Need::Submit, "Send an external event", post(tell)).doc(
             Doc::new("tellEvent")
                 .about(
-                    "Every schedule that waits for events of this type fires. The same `id` starts nothing twice; where there is \
-                     none, the idempotency key is it.",
+                    "Triggers every schedule for events of this type. The same `id` starts nothing twice; default: \
+                     the idempotency key.",
                 )
                 .needs::<EventIn>()
                 .example(json!({"type": "order.paid", "id": "order-42", "data": {"order": 42, "total": 99.5}}))
@@ -50,11 +54,12 @@ pub fn lines() -> Vec<Line> {
                 .answers(schema::named("ToldEvent"))
                 .problems(&["conflict"]),
         ),
-        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)).doc(
+        line(Method::GET, "/api/v1/events/stream", Need::Read, "Stream events (SSE)", get(follow)).doc(
             Doc::new("followEvents")
                 .about(
-                    "The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing. What becomes of \
-                     dependencies is told in between as it happens, as `dependency.opened` and the like, without a cursor.",
+                    "The data of each message is an `Event`, its id a cursor. A client that reconnects with the last \
+                     id misses nothing. Dependency changes are sent in between as `dependency.opened` etc., without a \
+                     cursor.",
                 )
                 .query(STREAM_PARAMETERS)
                 .header(last)
@@ -69,7 +74,7 @@ pub struct EventFilter {
     namespace: String,
     types: Vec<EventKind>,
     changes: Vec<Change>,
-    /// Whether anything was named; otherwise all is wanted.
+    /// Whether the request names types; otherwise all match.
     is_named: bool,
     execution: Option<Uuid>,
     task: Option<Uuid>,
@@ -85,7 +90,7 @@ impl EventFilter {
             let kinds = event::kinds(word);
             let change = Change::ALL.into_iter().find(|it| it.event() == word);
             if kinds.is_empty() && change.is_none() {
-                return Err(Invalid::one("types", format!("`{word}` is no type of event")).into());
+                return Err(Invalid::one("types", format!("unknown event type `{word}`")).into());
             }
             types.extend(kinds);
             changes.extend(change);
@@ -116,7 +121,7 @@ impl EventFilter {
         self
     }
 
-    /// An event by the name that was asked for.
+    /// JSON of an event, with its type in the requested naming.
     fn told(&self, it: &FeedEvent, cursors: &Cursors) -> Value {
         let mut shown = event::of_feed(it, cursors);
         if let (true, Some(name)) = (self.playbook_names, event::playbook_event_name(it.event.kind)) {
@@ -142,17 +147,17 @@ impl EventFilter {
 const PARAMETERS: &[Param] = &[
     Param::new(
         "after",
-        "Where to go on: the `id` of an event, `next_cursor` of a page, or `latest` for what is still to come.",
+        "Start position: the `id` of an event, `next_cursor` of a page, or `latest` for new events only.",
         schema::text,
     ),
+    Param::new("types", "Comma-separated event types, such as `task.failed,task.retry_exhausted`.", schema::text),
+    Param::new("execution_id", "Only events of this execution.", schema::id),
+    Param::new("task_id", "Only events of this task.", schema::id),
     Param::new(
-        "types",
-        "Only these, with commas between them, as in `task.failed,task.retry_exhausted`.",
-        schema::text,
+        "names",
+        "`seed` for the event names of a playbook engine; events without such a name are left out.",
+        names,
     ),
-    Param::new("execution_id", "Only of this execution.", schema::id),
-    Param::new("task_id", "Only of this task.", schema::id),
-    Param::new("names", "`seed` for the names of a playbook engine; what it has none for is left out.", names),
     LIMIT,
 ];
 fn names() -> Value {
@@ -161,17 +166,17 @@ fn names() -> Value {
 
 /// A stream has no pages, so the limit is left out.
 const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are some").1;
-/// Stretches of the feed that one page may look through.
-const STRETCHES: usize = 20;
+/// Maximum number of feed reads for one page.
+const BATCHES_PER_PAGE: usize = 20;
 
-/// Where a reader begins: `after` a cursor, or after the latest event there is.
+/// Start position: after the given cursor, or after the latest event.
 async fn place(app: &App, query: &Query, namespace: &str) -> Result<Option<FeedCursor>, Problem> {
     match query.text("after") {
         None => query.parse("after"),
         Some("latest") => Ok(Some(app.engine.store().feed_end().await?)),
         Some(text) => match app.engine.cursors().read(namespace, text) {
             Some(cursor) => Ok(Some(cursor)),
-            None => Err(Invalid::one("after", format!("`{text}` cannot be read")).into()),
+            None => Err(Invalid::one("after", format!("cannot parse `{text}`")).into()),
         },
     }
 }
@@ -199,12 +204,12 @@ pub async fn read_events(
     let mut cursor = place(app, query, &wanted.namespace).await?;
     let mut items: Vec<FeedEvent> = Vec::new();
     let mut bytes = wire::PageBytes::default();
-    for _ in 0..STRETCHES {
+    for _ in 0..BATCHES_PER_PAGE {
         let feed = app.engine.store().feed(cursor, limit).await?;
         let is_end = feed.next == cursor;
         for it in feed.events.into_iter().filter(|it| wanted.wants(it)) {
             let is_full = items.len() >= limit as usize || !bytes.fits(&it.event.data);
-            // What no longer fits comes with the next page, which begins after the last one that did.
+            // Events that do not fit come with the next page, which begins after the last one that did.
             if let (true, Some(last)) = (is_full, items.last()) {
                 let after = shown(last.cursor);
                 return Ok((items, Some(after)));
@@ -219,36 +224,36 @@ pub async fn read_events(
     Ok((items, cursor.map(shown)))
 }
 
-/// How often a stream that waits asks whether its key is still good and the server still serves.
-const STILL_GOOD: Duration = Duration::from_millis(250);
+/// Period at which a waiting stream checks its key and the state of the server.
+const RECHECK_EVERY: Duration = Duration::from_millis(250);
 
-/// An open stream. It reads the feed only when its reader has taken what was read before, on a thread for heavy requests.
-struct Following {
-    subscription: Subscription,
+/// An open stream. It reads the feed on a heavy thread, only after the client has taken the previous batch.
+struct EventStream {
+    subscription: StreamSubscription,
     app: Arc<App>,
     caller: Caller,
     wanted: EventFilter,
     cursor: Option<FeedCursor>,
-    ready: VecDeque<Told>,
-    /// The bytes of what is ready, as the quota counts them.
+    ready: VecDeque<StreamEvent>,
+    /// Quota share for the bytes of `ready`.
     held: Option<Share>,
-    /// Older changes of dependencies are not told.
+    /// Older dependency changes are not sent.
     since: Timestamp,
-    /// Events to read next: few where they are large.
-    stretch: u32,
+    /// Size of the next batch: small if events are large.
+    batch_size: u32,
 }
 
-/// One event as it is sent.
-struct Told {
+/// One server-sent event.
+struct StreamEvent {
     name: String,
     data: String,
-    /// A change of a dependency has none: it has no place in the feed.
+    /// `None` for dependency changes: they have no position in the feed.
     id: Option<String>,
 }
 
-impl Told {
-    fn new(shown: &Value, id: Option<String>) -> Told {
-        Told { name: shown["type"].as_str().unwrap_or_default().to_owned(), data: shown.to_string(), id }
+impl StreamEvent {
+    fn new(shown: &Value, id: Option<String>) -> StreamEvent {
+        StreamEvent { name: shown["type"].as_str().unwrap_or_default().to_owned(), data: shown.to_string(), id }
     }
 
     fn bytes(&self) -> u64 {
@@ -264,33 +269,34 @@ impl Told {
     }
 }
 
-impl Following {
-    fn hear(&mut self, change: &DependencyChange) {
+impl EventStream {
+    fn push_change(&mut self, change: &DependencyChange) {
         if self.wanted.wants_change(change.what.what) && change.what.at >= self.since {
-            self.ready.push_back(Told::new(&change.told(&self.wanted.namespace), None));
+            self.ready.push_back(StreamEvent::new(&change.told(&self.wanted.namespace), None));
         }
     }
 
-    /// Reads what comes next, as much as one stream may hold. Whether that was the end of the feed; nothing when the store is away.
+    /// Reads the next batch, as much as one stream may hold. Returns whether that was the end of the feed, or `None` if
+    /// the store is unavailable.
     async fn read(&mut self) -> Option<bool> {
         let most = self.subscription.per_stream();
         let Some(mut held) = self.subscription.take_bytes(most) else {
-            // Other streams of the namespace hold all there is: theirs must be read first.
-            tokio::time::sleep(STILL_GOOD).await;
+            // Other streams of the namespace use up the quota: wait for them.
+            tokio::time::sleep(RECHECK_EVERY).await;
             return Some(false);
         };
         let turn = self.subscription.turn().await;
-        let feed = self.app.engine.store().feed(self.cursor, self.stretch).await.ok()?;
+        let feed = self.app.engine.store().feed(self.cursor, self.batch_size).await.ok()?;
         let is_end = feed.next == self.cursor;
         let (mut bytes, mut kept, mut next) = (0, None, feed.next);
-        self.stretch = (self.stretch * 2).min(LONGEST_STRETCH);
+        self.batch_size = (self.batch_size * 2).min(LARGEST_BATCH);
         for event in feed.events.iter().filter(|event| self.wanted.wants(event)) {
             let cursors = self.app.engine.cursors();
             let place = cursors.show(&self.wanted.namespace, event.cursor);
-            let told = Told::new(&self.wanted.told(event, cursors), Some(place));
+            let told = StreamEvent::new(&self.wanted.told(event, cursors), Some(place));
             if bytes > 0 && bytes + told.bytes() > most {
                 next = kept;
-                self.stretch = u32::try_from(self.ready.len() * 2).unwrap_or(1).clamp(8, LONGEST_STRETCH);
+                self.batch_size = u32::try_from(self.ready.len() * 2).unwrap_or(1).clamp(8, LARGEST_BATCH);
                 break;
             }
             (bytes, kept) = (bytes + told.bytes(), Some(event.cursor));
@@ -304,9 +310,9 @@ impl Following {
     }
 }
 
-/// Events that a stream reads at a time: first, and at most.
-const FIRST_STRETCH: u32 = 64;
-const LONGEST_STRETCH: u32 = 500;
+/// Batch size of a stream: initial and maximum.
+const FIRST_BATCH: u32 = 64;
+const LARGEST_BATCH: u32 = 500;
 
 async fn follow(
     State(app): State<Arc<App>>,
@@ -319,18 +325,18 @@ async fn follow(
     let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
             let cursor = app.engine.cursors().read(&wanted.namespace, &text);
-            Some(cursor.ok_or_else(|| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
+            Some(cursor.ok_or_else(|| Invalid::one("last-event-id", format!("`{text}` is not a valid cursor")))?)
         }
         None => place(&app, &query, &wanted.namespace).await?,
     };
     let subscription = app.streams.open(&caller.namespace)?;
     let since = app.engine.now();
     let (batches, received) = mpsc::channel(1);
-    let reader = Reader { app: app.clone(), caller: caller.clone(), received, batch: Batch::default() };
+    let reader = BatchReader { app: app.clone(), caller: caller.clone(), received, batch: EventBatch::default() };
     let ready = VecDeque::new();
     let start =
-        Following { subscription, app, caller, wanted, cursor, ready, held: None, since, stretch: FIRST_STRETCH };
-    // Reads like any other of its namespace, for as long as somebody is there.
+        EventStream { subscription, app, caller, wanted, cursor, ready, held: None, since, batch_size: FIRST_BATCH };
+    // Runs as an interactive read of its namespace, until the client disconnects.
     let read = async move {
         let is_read = batches.clone();
         tokio::select! {
@@ -352,24 +358,24 @@ async fn follow(
     Ok(response)
 }
 
-/// Events that were read together, with the bytes that the quota counts for them.
+/// A batch of events and the quota share of its bytes.
 #[derive(Default)]
-struct Batch {
-    ready: VecDeque<Told>,
+struct EventBatch {
+    ready: VecDeque<StreamEvent>,
     held: Option<Share>,
 }
 
-/// The end of a stream that the connection reads from.
-struct Reader {
+/// The receiving end of a stream.
+struct BatchReader {
     app: Arc<App>,
     caller: Caller,
-    received: mpsc::Receiver<Batch>,
-    batch: Batch,
+    received: mpsc::Receiver<EventBatch>,
+    batch: EventBatch,
 }
 
-impl Reader {
-    /// The next event; nothing when the stream has ended, or once its key is good no more.
-    async fn next(&mut self) -> Option<Told> {
+impl BatchReader {
+    /// The next event. `None` when the stream has ended or the key is no longer valid.
+    async fn next(&mut self) -> Option<StreamEvent> {
         loop {
             if !self.caller.still_may(&self.app) {
                 return None;
@@ -380,15 +386,15 @@ impl Reader {
                 }
                 return Some(told);
             }
-            self.batch = Batch::default();
+            self.batch = EventBatch::default();
             self.batch = self.received.recv().await?;
         }
     }
 }
 
-/// Reads what is wanted and hands it over. Ends when the server stops, when the store is away (the reader comes back by its cursor), and
-/// once its key is good no more.
-async fn produce(mut it: Following, batches: mpsc::Sender<Batch>) {
+/// Reads batches and sends them. Ends when the server drains, the store is unavailable (the client reconnects with its
+/// cursor), or the key is no longer valid.
+async fn produce(mut it: EventStream, batches: mpsc::Sender<EventBatch>) {
     while let Ok(permit) = batches.reserve().await {
         match next(&mut it).await {
             Some(batch) => permit.send(batch),
@@ -397,17 +403,17 @@ async fn produce(mut it: Following, batches: mpsc::Sender<Batch>) {
     }
 }
 
-/// What is to be told next.
-async fn next(it: &mut Following) -> Option<Batch> {
+/// The next batch of a stream.
+async fn next(it: &mut EventStream) -> Option<EventBatch> {
     loop {
         if !it.caller.still_may(&it.app) {
             return None;
         }
         while let Some(change) = it.subscription.change() {
-            it.hear(&change);
+            it.push_change(&change);
         }
         if !it.ready.is_empty() {
-            return Some(Batch { ready: std::mem::take(&mut it.ready), held: it.held.take() });
+            return Some(EventBatch { ready: std::mem::take(&mut it.ready), held: it.held.take() });
         }
         it.held = None;
         if it.app.is_draining() {
@@ -419,26 +425,26 @@ async fn next(it: &mut Following) -> Option<Batch> {
             continue;
         }
         it.held = None;
-        // Everything was read: until there is news of this namespace there is nothing to look for.
+        // At the end of the feed: wait for new events of this namespace.
         loop {
-            match it.subscription.wait(caught_up, STILL_GOOD).await {
-                News::Events => {
+            match it.subscription.wait(caught_up, RECHECK_EVERY).await {
+                Wakeup::Events => {
                     let skip = it.subscription.skip_to(caught_up);
                     it.cursor = it.cursor.max(skip);
                     break;
                 }
-                News::Change(change) => {
-                    it.hear(&change);
+                Wakeup::Change(change) => {
+                    it.push_change(&change);
                     break;
                 }
-                News::Nothing if it.app.is_draining() || !it.caller.still_may(&it.app) => return None,
-                News::Nothing => {}
+                Wakeup::Nothing if it.app.is_draining() || !it.caller.still_may(&it.app) => return None,
+                Wakeup::Nothing => {}
             }
         }
     }
 }
 
-/// Something that happened elsewhere. The body of a delivery as Standard Webhooks has it is one, too.
+/// An external event. The body of a Standard Webhooks delivery is a valid one, too.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = OutsideEvent)]
@@ -447,13 +453,13 @@ struct EventIn {
     #[schema(min_length = 1, max_length = 200, pattern = "^[A-Za-z0-9._:/-]+$")]
     kind: String,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     id: Option<String>,
-    /// An object is the input of a workflow whose schedule gives none.
+    /// Data of the event. An object becomes the input of a workflow whose schedule has none.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     data: Value,
-    /// When it happened; when it was told where nothing is said.
+    /// Time of the event; default: now.
     #[serde(default)]
     timestamp: Option<wire::Instant>,
 }
@@ -461,16 +467,16 @@ struct EventIn {
 async fn tell(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let EventIn { kind, id, data, timestamp } = wire::read(&body)?;
-    let id = id.or_else(|| once.key().map(str::to_owned));
+    let id = id.or_else(|| idempotency.text().map(str::to_owned));
     let told = OutsideEvent { id, kind, data, happened_at: timestamp.map(|wire::Instant(at)| at) };
     let act = heard(app.clone(), caller.namespace.clone(), told.clone());
-    // Told again under the same key, it is the same event: what it starts has keys that follow from its id, and it is answered by that.
+    // A repetition under the same key is the same event: the ids of the runs it starts follow from its id, so it is simply repeated.
     let again = heard(app.clone(), caller.namespace.clone(), told);
-    once.guard(&app, &caller.namespace, &body, caller.act(None, None), |_| act, |_| again).await
+    idempotency.run_once(&app, &caller.namespace, &body, caller.act(None, None), |_| act, |_| again).await
 }
 
 async fn heard(app: Arc<App>, namespace: String, told: OutsideEvent) -> Result<Json<Value>, Problem> {

@@ -1,6 +1,4 @@
-//! Executions: start, look at, and act on as a whole.
-
-use std::sync::Arc;
+//! Executions: start, list, show, and act on as a whole.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -16,24 +14,29 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::tasks::{Stretch, page_of_events};
+use super::tasks::{LogRange, page_of_events};
 use super::workflows::is_path;
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::execution::{self as shape, StartIn};
 use crate::wire::task::read_dialect;
 use crate::wire::{self, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/executions/{id}";
     let whole = || schema::named("Execution");
     let act = |id| {
         let answer = schema::object([("execution", schema::named("ExecutionLine"))]);
-        Doc::new(id).takes::<ActIn>().once().answers(answer).problems(&["not-found", "wrong-state", "conflict"])
+        Doc::new(id).takes::<ExecutionActIn>().once().answers(answer).problems(&[
+            "not-found",
+            "wrong-state",
+            "conflict",
+        ])
     };
     let started = schema::named("Started");
     vec![
@@ -45,20 +48,30 @@ pub fn lines() -> Vec<Line> {
                 .creates(started)
                 .problems(&["not-found", "wrong-state"]),
         ),
-        line(Method::GET, "/api/v1/executions", Need::Read, "Executions, newest first", get(list)).doc(
-            Doc::new("listExecutions").query(LIST).answers(schema::page(schema::named("ExecutionLine"))),
-        ),
-        line(Method::GET, one, Need::Read, "An execution with its tasks and edges", get(show))
+        line(Method::GET, "/api/v1/executions", Need::Read, "List executions, newest first", get(list))
+            .doc(Doc::new("listExecutions").query(LIST).answers(schema::page(schema::named("ExecutionLine")))),
+        line(Method::GET, one, Need::Read, "Get an execution with its tasks and edges", get(show))
             .doc(Doc::new("getExecution").answers(whole()).problems(&["not-found"])),
-        line(Method::GET, "/api/v1/executions/{id}/events", Need::Read, "The log of an execution", get(events)).doc(
-            Doc::new("listExecutionEvents")
-                .query(&[LIMIT, CURSOR])
-                .answers(schema::page(schema::named("LogEvent")))
-                .problems(&["not-found"]),
-        ),
-        line(Method::GET, "/api/v1/executions/{id}/context", Need::Read, "What its steps can see", get(context)).doc(
+        line(Method::GET, "/api/v1/executions/{id}/events", Need::Read, "List the events of an execution", get(events))
+            .doc(
+                Doc::new("listExecutionEvents")
+                    .query(&[LIMIT, CURSOR])
+                    .answers(schema::page(schema::named("LogEvent")))
+                    .problems(&["not-found"]),
+            ),
+        line(
+            Method::GET,
+            "/api/v1/executions/{id}/context",
+            Need::Read,
+            "Get the context of an execution",
+            get(context),
+        )
+        .doc(
             Doc::new("getExecutionContext")
-                .about("The input, what each step left, and the way that it has gone so far.")
+                .about(
+                    "The template context of its steps: the input, the results of the steps, and the path taken so \
+                     far.",
+                )
                 .answers(schema::named("ExecutionContext"))
                 .problems(&["not-found"]),
         ),
@@ -68,13 +81,13 @@ pub fn lines() -> Vec<Line> {
             .doc(act("pauseExecution")),
         line(Method::POST, "/api/v1/executions/{id}/resume", Need::Operate, "Resume", post(resume))
             .doc(act("resumeExecution")),
-        line(Method::POST, "/api/v1/executions/{id}/retry", Need::Operate, "Try again", post(retry)).doc(
+        line(Method::POST, "/api/v1/executions/{id}/retry", Need::Operate, "Retry an execution", post(retry)).doc(
             Doc::new("retryExecution")
                 .about(
-                    "`failed`: what failed is tried again, and what was given up for it goes on. `start`: a new execution of the \
-                     same version with the same input.",
+                    "`failed`: retries the failed tasks; tasks skipped because of them run. `start`: starts a new \
+                     execution of the same version with the same input.",
                 )
-                .takes::<RetryIn>()
+                .takes::<ExecutionRetryIn>()
                 .example(json!({"from": "failed"}))
                 .once()
                 .answers(schema::object([("execution", schema::named("ExecutionLine"))]))
@@ -84,24 +97,22 @@ pub fn lines() -> Vec<Line> {
 }
 
 const LIST: &[Param] = &[
-    Param::new("state", "A state or a status, or several with commas.", schema::text),
+    Param::new("state", "Comma-separated states or statuses.", schema::text),
     Param::new("workflow", "The path of a workflow.", schema::text),
     Param::new("schedule", "The name of the schedule that started them.", schema::text),
-    Param::new("task_id", "The task that stands for them.", schema::text),
+    Param::new("task_id", "Their parent task.", schema::text),
     LIMIT,
     CURSOR,
 ];
-
-type Shared = State<Arc<App>>;
 
 fn execution_id(text: &str) -> Result<ExecutionId, Problem> {
     Uuid::try_parse(text).map(ExecutionId).map_err(|_| Problem::not_found("execution"))
 }
 
 async fn start(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: StartIn = wire::read(&body)?;
@@ -129,7 +140,7 @@ async fn start(
         retry,
         retry_of: None,
         firing: None,
-        idempotency: once.of(&app, &body)?,
+        idempotency: idempotency.with_body(&app, &body)?,
     };
     let started = app.engine.start_workflow(start).await?;
     Ok((StatusCode::CREATED, Json(shown(&app, &caller, &started).await?)).into_response())
@@ -148,7 +159,7 @@ async fn shown(app: &App, caller: &Caller, started: &Started) -> Result<Value, P
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -161,7 +172,7 @@ async fn list(
         states.push(known.ok_or_else(|| Invalid::one("state", format!("must be one of {}", names())))?);
     }
     let id = |name: &str| -> Result<Option<Uuid>, Problem> {
-        let read = |text: &str| Uuid::try_parse(text).map_err(|_| Invalid::one(name, "is no id").into());
+        let read = |text: &str| Uuid::try_parse(text).map_err(|_| Invalid::one(name, "is not a valid id").into());
         query.text(name).map(read).transpose()
     };
     let asked = ExecutionQuery {
@@ -178,7 +189,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -201,7 +212,7 @@ async fn show(
     Ok(Json(shape::whole(&view, &graph, &steps, output, failed.as_ref())))
 }
 
-/// The first task that failed and for which nobody was waiting in case it did; by itself rather than because of another.
+/// The root-cause task: the first that failed by itself and whose failure no other task handles.
 async fn first_failure(app: &App, caller: &Caller, graph: &Graph) -> Result<Option<TaskView>, Problem> {
     let is_awaited = |it: &GraphTask| {
         let state = it.stored.task.state;
@@ -218,7 +229,7 @@ async fn first_failure(app: &App, caller: &Caller, graph: &Graph) -> Result<Opti
 }
 
 async fn context(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -226,45 +237,45 @@ async fn context(
 }
 
 async fn events(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let stretch = Stretch::read(&Query::read(query.as_deref(), &[LIMIT, CURSOR])?)?;
+    let range = LogRange::read(&Query::read(query.as_deref(), &[LIMIT, CURSOR])?)?;
     let id = execution_id(&id)?;
     let store = app.engine.store();
     if store.execution(&caller.namespace, id).await?.is_none() {
         return Err(Problem::not_found("execution"));
     }
-    page_of_events(&app, Subject::Execution(id), stretch).await.map(Json)
+    page_of_events(&app, Subject::Execution(id), range).await.map(Json)
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ExecutionAct)]
-struct ActIn {
+struct ExecutionActIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ExecutionRetry)]
-struct RetryIn {
+struct ExecutionRetryIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
-    /// `failed` where nothing is said.
+    /// Default: `failed`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::RetryFrom>)]
+    #[schema(value_type = Option<schema_types::RetryFromSchema>)]
     from: Option<String>,
 }
 
@@ -277,15 +288,15 @@ async fn line_of(app: &App, caller: &Caller, id: ExecutionId) -> Result<Json<Val
 macro_rules! acts {
     ($($verb:ident $command:ident),+) => {
         $(async fn $verb(
-            State(app): Shared,
+            State(app): AppState,
             Extension(caller): Extension<Caller>,
             Path(id): Path<String>,
-            once: Once,
+            idempotency: IdempotencyKey,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let id = execution_id(&id)?;
-            let given: ActIn = wire::read(&body)?;
-            let deed = ActorRequest { act: caller.act(given.requested_by, given.note), once: once.of(&app, &body)? };
+            let given: ExecutionActIn = wire::read(&body)?;
+            let deed = ActorRequest { act: caller.act(given.requested_by, given.note), once: idempotency.with_body(&app, &body)? };
             app.engine.$command(&caller.namespace, id, deed).await?;
             line_of(&app, &caller, id).await
         })+
@@ -295,16 +306,16 @@ macro_rules! acts {
 acts!(cancel cancel_execution, pause pause_execution, resume resume_execution);
 
 async fn retry(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = execution_id(&id)?;
-    let given: RetryIn = wire::read(&body)?;
+    let given: ExecutionRetryIn = wire::read(&body)?;
     let act = caller.act(given.requested_by, given.note);
-    let key = once.of(&app, &body)?;
+    let key = idempotency.with_body(&app, &body)?;
     match given.from.as_deref() {
         None | Some("failed") => {
             app.engine.retry_execution(&caller.namespace, id, ActorRequest { act, once: key }).await?;

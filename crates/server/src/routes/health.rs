@@ -1,4 +1,4 @@
-//! Health: whether the process lives, and whether an answer could be kept.
+//! Health checks: liveness and readiness.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::auth::Need;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let at = |path, summary, answer| line(Method::GET, path, Need::Nothing, summary, answer);
     let alive = || schema::object([("status", schema::constant("ok"))]);
@@ -25,16 +26,16 @@ pub fn lines() -> Vec<Line> {
     ]);
     let whole = json!({"type": "object"});
     vec![
-        at("/livez", "Whether the process answers", get(live)).doc(Doc::new("getLive").answers(alive())),
-        at("/healthz", "Whether the process answers", get(live)).doc(Doc::new("getHealth").answers(alive())),
-        at("/readyz", "Whether work can be taken and kept", get(ready))
+        at("/livez", "Liveness check", get(live)).doc(Doc::new("getLive").answers(alive())),
+        at("/healthz", "Liveness check", get(live)).doc(Doc::new("getHealth").answers(alive())),
+        at("/readyz", "Readiness check", get(ready))
             .doc(Doc::new("getReady").answers(ready_shape.clone()).problems(&["unavailable", "internal"])),
         // The names that clients of the dialect `task` know.
-        at("/health", "Whether the process answers", get(live)).doc(Doc::new("getHealthToo").answers(alive())),
-        at("/ready", "Whether work can be taken and kept", get(ready))
+        at("/health", "Liveness check", get(live)).doc(Doc::new("getHealthToo").answers(alive())),
+        at("/ready", "Readiness check", get(ready))
             .doc(Doc::new("getReadyToo").answers(ready_shape).problems(&["unavailable", "internal"])),
-        at("/docs", "This interface, as a page", get(docs)).doc(Doc::new("getDocs").answers_text("text/html")),
-        at("/openapi.json", "This interface, as OpenAPI 3.1", get(openapi)).doc(Doc::new("getOpenApi").answers(whole)),
+        at("/docs", "API reference as a page", get(docs)).doc(Doc::new("getDocs").answers_text("text/html")),
+        at("/openapi.json", "API reference as OpenAPI 3.1", get(openapi)).doc(Doc::new("getOpenApi").answers(whole)),
     ]
 }
 
@@ -42,10 +43,10 @@ async fn live() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-/// The database has so long to answer a question of one row.
+/// Timeout of the database check of one row.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Everybody may ask, so that the answer has a code only: the words are in the log.
+/// Readiness. The route is public, so the response has a reason code only; details are in the log.
 async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     if app.is_draining() {
         return Err(Problem::unavailable("the server is shutting down").with("reason", "shutting_down"));
@@ -57,7 +58,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     };
     database_works(&app).await.map_err(named)?;
     if !stalled.is_empty() {
-        let detail = format!("background tasks do not turn: {}", stalled.join(", "));
+        let detail = format!("background loops are stalled: {}", stalled.join(", "));
         return Err(named(Problem::unavailable(detail).with("reason", "stalled")));
     }
     Ok(Json(json!({"status": "ready", "instance": app.instance, "now": app.engine.now().to_rfc3339()})))
@@ -66,14 +67,14 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
 async fn database_works(app: &App) -> Result<(), Problem> {
     // A store that can only be read could not keep what it acknowledges. It is written to every few seconds anyway; whoever
     // asks here writes nothing.
-    if let Some(trouble) = app.trouble.read().clone() {
-        let detail = "the database takes no writes";
+    if let Some(trouble) = app.write_error.read().clone() {
+        let detail = "the database is read-only or unavailable";
         return Err(Problem::unavailable(detail).with("reason", "database_not_writable").because(trouble));
     }
     match tokio::time::timeout(PATIENCE, app.engine.store().meta("lease_key")).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => {
-            let detail = "the database cannot be read";
+            let detail = "the database is unreachable";
             let problem = Problem::unavailable(detail).with("reason", "database_unreachable");
             return Err(problem.because(error.to_string()));
         }

@@ -1,4 +1,4 @@
-//! Keys: made, listed, rotated and revoked. The secret is shown once, in the answer that makes it.
+//! API keys: create, list, rotate, revoke. The secret is shown once, in the response that creates it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,13 +17,14 @@ use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
-use crate::auth::{self, Caller, Made, Need, NewKey, Role, Terms};
+use crate::auth::{self, Caller, KeyLimits, KeyResult, Need, NewKey, Role};
+use crate::idempotency::IdempotencyKey;
 use crate::keys::looks_like_id;
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Span};
+use crate::wire::{self, DurationIn};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let caller = schema::object([
         ("role", schema::named("Role")),
@@ -33,20 +34,23 @@ pub fn lines() -> Vec<Line> {
         ("open", schema::flag()),
     ]);
     vec![
-        line(Method::GET, "/api/v1/me", Need::Read, "Who asks, and what they may", get(me)).doc(
+        line(Method::GET, "/api/v1/me", Need::Read, "Get the caller and its permissions", get(me)).doc(
             Doc::new("getMe")
-                .about("`everywhere`: the key is good for all namespaces. `open`: there are no keys, and everybody on this machine is an admin.")
+                .about(
+                    "`everywhere`: the key is for all namespaces. `open`: the server has no keys, and every local \
+                     caller is an admin.",
+                )
                 .answers(caller),
         ),
-        line(Method::GET, "/api/v1/keys", Need::Administer, "The keys, without their secrets", get(list))
+        line(Method::GET, "/api/v1/keys", Need::Administer, "List keys, without secrets", get(list))
             .doc(Doc::new("listKeys").answers(schema::page(schema::named("Key")))),
-        line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)).doc(
+        line(Method::POST, "/api/v1/keys", Need::Administer, "Create a key", post(create)).doc(
             Doc::new("createKey")
                 .about(
-                    "Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one \
-                     namespace makes keys for that one only. Active keys of a namespace have names of their own, and none is \
-                     named like a key for `*`. A key of a worker or a submitter can be limited to queues and kinds; it then \
-                     leases, submits and reads by id nothing else.",
+                    "With the first key, every request needs a key; so the first must be an admin key for `*`. An \
+                     admin of one namespace creates keys for that namespace only. Names of active keys are unique \
+                     within a namespace and among keys for `*`. A worker or submitter key can be limited to queues \
+                     and kinds; it then may lease, submit and read nothing else.",
                 )
                 .needs::<KeyIn>()
                 .once()
@@ -54,19 +58,18 @@ pub fn lines() -> Vec<Line> {
                 .creates(schema::named("NewKey"))
                 .problems(&["name-taken", "key-exists"]),
         ),
-        line(Method::POST, "/api/v1/keys/{id}/rotate", Need::Administer, "Make a new key in place of one", post(rotate))
-            .doc(
-                Doc::new("rotateKey")
-                    .about(
-                        "The new one has the same name, role and limits. The old one stays good until the overlap has passed; \
-                         both are listed.",
-                    )
-                    .takes::<RotateIn>()
-                    .once()
-                    .example(json!({"overlap": "24h"}))
-                    .creates(schema::named("NewKey"))
-                    .problems(&["not-found", "key-exists"]),
-            ),
+        line(Method::POST, "/api/v1/keys/{id}/rotate", Need::Administer, "Rotate a key", post(rotate)).doc(
+            Doc::new("rotateKey")
+                .about(
+                    "The new key has the same name, role and limits. The old one stays valid during the overlap; both \
+                     are listed.",
+                )
+                .takes::<RotateKeyIn>()
+                .once()
+                .example(json!({"overlap": "24h"}))
+                .creates(schema::named("NewKey"))
+                .problems(&["not-found", "key-exists"]),
+        ),
         line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke))
             .doc(Doc::new("revokeKey").answers_nothing().problems(&["not-found"])),
     ]
@@ -94,57 +97,57 @@ async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>)
 #[serde(deny_unknown_fields)]
 #[schema(as = KeyRequest)]
 struct KeyIn {
-    #[schema(value_type = stands_for::Role)]
+    #[schema(value_type = schema_types::RoleSchema)]
     role: String,
-    /// `*` for all of them. Where nothing is said: that of the key that asks, if it is bound to one; else `*` for an admin,
-    /// `default` for the others.
+    /// Namespace, or `*` for all. Default: the namespace of the caller's key; with a key for `*`, `*` for an admin and
+    /// `default` for other roles.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     namespace: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     name: Option<String>,
     #[serde(default)]
-    expires_in: Option<Span>,
-    /// Only these queues, for the key of a worker or a submitter: exact names, or the beginning of names followed by `*`.
+    expires_in: Option<DurationIn>,
+    /// Limits the key of a worker or a submitter to these queues: exact names, or prefixes followed by `*`.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 100)]
     queues: Vec<String>,
-    /// Only these kinds, in the same way.
+    /// Limits the key to these kinds, in the same way.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 100)]
     kinds: Vec<String>,
-    /// Only from these networks: addresses, or networks such as `10.0.0.0/8`.
+    /// Limits the key to these addresses, or networks such as `10.0.0.0/8`.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 100)]
     allowed_addresses: Vec<String>,
 }
 
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = KeyRotation)]
-struct RotateIn {
-    /// How long the old key stays good: 24 hours where nothing is said, 90 days at most; `0s` ends it at once.
+struct RotateKeyIn {
+    /// How long the old key stays valid: at most 90 days, `0s` ends it immediately; default: 24 hours.
     #[serde(default)]
-    overlap: Option<Span>,
-    /// How long the new key is valid; as long as the old one was where nothing is said.
+    overlap: Option<DurationIn>,
+    /// Lifetime of the new key; default: the lifetime of the old one.
     #[serde(default)]
-    expires_in: Option<Span>,
+    expires_in: Option<DurationIn>,
 }
 
-/// How long a key stays good after it was rotated, where nothing is said, and at most.
+/// Default and maximum overlap of a rotation.
 const OVERLAP: Millis = Millis::from_secs(86_400);
 const LONGEST_OVERLAP: Millis = Millis::from_days(90);
 
-/// Names in one list of a key's limits at most.
+/// Maximum number of names in one list of a key's limits.
 const MOST_NAMES: usize = 100;
 
-/// What a key is limited to below its role.
-fn read_terms(app: &App, role: Role, given: &mut KeyIn) -> Result<Terms, Invalid> {
+/// Reads the limits of a key below its role.
+fn read_terms(app: &App, role: Role, given: &mut KeyIn) -> Result<KeyLimits, Invalid> {
     let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
     for (field, names) in [("queues", &given.queues), ("kinds", &given.kinds)] {
         if !names.is_empty() && !matches!(role, Role::Worker | Role::Submitter) {
-            faults.push(field, "only the keys of workers and submitters can be limited to queues or kinds");
+            faults.push(field, "only worker and submitter keys can be limited to queues or kinds");
         }
         for (n, name) in names.iter().enumerate() {
             limits.check_name(&format!("{field}[{n}]"), name, &mut faults);
@@ -170,14 +173,14 @@ fn read_terms(app: &App, role: Role, given: &mut KeyIn) -> Result<Terms, Invalid
     }
     let queues = NamePatterns::new(std::mem::take(&mut given.queues));
     let kinds = NamePatterns::new(std::mem::take(&mut given.kinds));
-    faults.or(Terms { queues, kinds, allowed_addresses, replaces: None })
+    faults.or(KeyLimits { queues, kinds, allowed_addresses, replaces: None })
 }
 
-/// The secret is in the first answer only: who comes again under the same key is told which key was made.
+/// Responds with a new key. A repetition under the same idempotency key gets the id, not the secret.
 async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let mut given: KeyIn = wire::read(&body)?;
@@ -188,18 +191,18 @@ async fn create(
         false => caller.namespace.clone(),
     });
     if !caller.everywhere && namespace != caller.namespace {
-        let detail = format!("this key makes keys for the namespace `{}` only", caller.namespace);
+        let detail = format!("this key may create keys for the namespace `{}` only", caller.namespace);
         return Err(Problem::forbidden(detail));
     }
-    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), namespace.as_str(), key)))?;
+    let id = auth::key_id(idempotency.text().map(|key| (caller.namespace.as_str(), namespace.as_str(), key)))?;
     let terms = read_terms(&app, role, &mut given)?;
     let again = shown_again(app.clone(), id.clone(), namespace.clone());
     let here = app.clone();
     let act = move |by: Actor| make(here, given, role, namespace, terms, id, by);
-    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
+    idempotency.run_once(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
 }
 
-/// The key that the same request made, without its secret.
+/// The key that the same request created before, without its secret.
 async fn shown_again(app: Arc<App>, id: String, namespace: String) -> Result<Response, Problem> {
     app.keys.refresh(&**app.engine.store()).await?;
     let made = app.keys.made_before(&id, &namespace).ok_or_else(|| Problem::not_found("key"))?;
@@ -211,7 +214,7 @@ async fn make(
     given: KeyIn,
     role: Role,
     namespace: String,
-    terms: Terms,
+    terms: KeyLimits,
     id: String,
     act: Actor,
 ) -> Result<Response, Problem> {
@@ -227,30 +230,30 @@ async fn make(
     let (store, now) = (&**app.engine.store(), app.engine.now());
     app.keys.refresh(store).await?;
     if app.keys.is_empty() && role != Role::Admin {
-        return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
+        return Err(
+            Invalid::one("role", "the first key must have the role admin, or no other key could be created").into()
+        );
     }
     if app.keys.is_empty() && namespace != auth::EVERYWHERE {
-        let why = "the first key must be for `*`, or nobody could make one for another namespace";
+        let why = "the first key must be for `*`, or no key for another namespace could be created";
         return Err(Invalid::one("namespace", why).into());
     }
-    let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
+    let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|DurationIn(span)| span) };
     let most = app.engine.config().quotas.get(Quota::Keys);
     let made = app.keys.create_as(store, id, new, terms, most, &act, now).await?;
     answered(made, now)
 }
 
-fn answered(made: Made, now: Timestamp) -> Result<Response, Problem> {
+fn answered(made: KeyResult, now: Timestamp) -> Result<Response, Problem> {
     match made {
-        Made::Key(key, secret) => {
+        KeyResult::Key(key, secret) => {
             let mut shown = key.shown_at(now);
             shown["key"] = secret.into();
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
-        Made::Exists(id) => Err(Problem::key_exists(&id)),
-        Made::NameTaken => {
-            Err(Problem::name_taken("an active key of this namespace has this name, or a key for `*` has it"))
-        }
-        Made::NotActive => Err(Invalid::one("id", "the key is expired or revoked, or was rotated before").into()),
+        KeyResult::Exists(id) => Err(Problem::key_exists(&id)),
+        KeyResult::NameTaken => Err(Problem::name_taken("an active key of this namespace or for `*` has this name")),
+        KeyResult::NotActive => Err(Invalid::one("id", "the key is expired, revoked or already rotated").into()),
     }
 }
 
@@ -258,18 +261,18 @@ async fn rotate(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(old): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let given: RotateIn = wire::read(&body)?;
-    let overlap = given.overlap.map_or(OVERLAP, |Span(span)| span);
+    let given: RotateKeyIn = wire::read(&body)?;
+    let overlap = given.overlap.map_or(OVERLAP, |DurationIn(span)| span);
     if overlap > LONGEST_OVERLAP {
-        return Err(Invalid::one("overlap", "90 days at most").into());
+        return Err(Invalid::one("overlap", "must be at most 90 days").into());
     }
-    let valid_for = given.expires_in.map(|Span(span)| span);
+    let valid_for = given.expires_in.map(|DurationIn(span)| span);
     app.keys.refresh(&**app.engine.store()).await?;
     let namespace = app.keys.namespace_of(&old).unwrap_or_default();
-    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), old.as_str(), key)))?;
+    let id = auth::key_id(idempotency.text().map(|key| (caller.namespace.as_str(), old.as_str(), key)))?;
     let again = shown_again(app.clone(), id.clone(), namespace);
     let (here, whose) = (app.clone(), caller.clone());
     let act = move |by: Actor| async move {
@@ -279,7 +282,7 @@ async fn rotate(
         let made = here.keys.rotate(store, id, &old, overlap, valid_for, may, most, &by, now).await?;
         answered(made.ok_or_else(|| Problem::not_found("key"))?, now)
     };
-    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
+    idempotency.run_once(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
 }
 
 async fn revoke(

@@ -1,4 +1,4 @@
-//! Leases: how workers get work, keep it, and say how it ended.
+//! Leases: workers lease tasks, extend leases and report results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,18 @@ use comeback_engine::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Line, large, line};
+use super::{AppState, Line, large, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::gate;
+use crate::limiter;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::lease::{
     DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportOut, ReportsIn, ReportsOut,
 };
-use crate::wire::{self, Object, Span};
+use crate::wire::{self, DurationIn, Object};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let token = "AaHfbwKHcACABMPbmHkLygAAAAEz0xBw3mX3VJq1n2sWvQkD";
     let asking = json!({"worker": "me", "queues": ["default"], "limit": 10, "lease": "60s", "wait": "1s"});
@@ -35,26 +36,26 @@ pub fn lines() -> Vec<Line> {
         {"lease": token, "outcome": "succeeded", "result": {"sent": true}},
     ]});
     vec![
-        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).leases().doc(
+        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, with long polling", post(lease)).leases().doc(
             Doc::new("leaseTasks")
                 .about(
-                    "The best tasks first: by priority, then by age. An empty list when nothing came in time, and for a worker that is \
-                     drained, which is told so.",
+                    "By priority, then by age. The list is empty after the wait time, and for a drained worker, with \
+                     `draining`.",
                 )
                 .needs::<LeaseIn>()
                 .example(asking)
                 .answers(schema::named("Leases")),
         ),
-        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)).doc(
+        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Extend leases", post(heartbeat)).doc(
             Doc::new("keepLeases")
-                .about("Each lease is answered for itself: until when it holds now, or why it does not.")
+                .about("Each lease has its own result: its new expiry, or a problem.")
                 .needs::<HeartbeatIn>()
                 .example(json!({"leases": [token], "extend": "60s", "progress": {"done": 12}}))
                 .answers(schema::named("Heartbeats")),
         ),
-        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))).doc(
+        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Report the results of runs", post(report))).doc(
             Doc::new("reportRuns")
-                .about("Each report is answered for itself, in order. The same report again gets the same answer.")
+                .about("Each report has its own result, in order. A repeated report gets the same result.")
                 .needs::<ReportsIn>()
                 .example(failed)
                 .answers(schema::named("Reports")),
@@ -62,24 +63,22 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-type Shared = State<Arc<App>>;
-
-/// How long a drained worker is let wait at a time.
+/// Maximum wait of a drained worker per request.
 const PIECE: Duration = Duration::from_millis(500);
 
-/// What a name takes while a request for work waits, beside its letters: in the request, and in the index of those who wait.
+/// Memory per name of a waiting lease request besides its characters: in the request and in the wait index.
 const BYTES_OF_A_NAME: usize = 200;
 
-async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
+async fn lease(State(app): AppState, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
     let given: LeaseIn = wire::read(&body)?;
-    // What was padded or read is gone while it waits; what is kept of it goes on being counted.
+    // The body is dropped before waiting; the memory of the parsed request stays counted.
     drop(body);
     let names = given.queues.iter().flatten().chain(&given.kinds);
     let kept: usize = names.map(|name| name.len() * 2 + BYTES_OF_A_NAME).sum();
-    if let Some(admitted) = gate::admitted() {
+    if let Some(admitted) = limiter::admitted() {
         admitted.keep_memory(kept)?;
     }
-    let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
+    let wait = given.wait.map_or(comeback_core::Millis::ZERO, |DurationIn(span)| span.min(LONGEST_WAIT));
     let (namespace, worker) = (caller.namespace.clone(), given.worker.clone());
     let (queues, kinds, only_kinds) = within_scope(&caller, given.queues, given.kinds)?;
     let request = LeaseRequest {
@@ -87,7 +86,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
         kinds,
         only_kinds,
         limit: given.limit,
-        lease: given.lease.map_or(DEFAULT_LEASE, |Span(span)| span),
+        lease: given.lease.map_or(DEFAULT_LEASE, |DurationIn(span)| span),
         ..LeaseRequest::new(namespace.clone(), given.worker)
     };
     app.engine.check_lease(&request)?;
@@ -95,7 +94,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let give_up = tokio::time::Instant::now() + Duration::from_millis(wait.0);
     let left = || give_up.saturating_duration_since(tokio::time::Instant::now());
     let leased = loop {
-        // A key may end while its holder waits.
+        // A key may expire during the wait.
         if !caller.still_may(&app) {
             return Err(Problem::unauthorized("the key has expired or was revoked"));
         }
@@ -111,7 +110,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     written(&LeasesOut { leases, draining: is_drained(&app, &request) })
 }
 
-/// Whether somebody wants this worker to come to an end with what it has.
+/// Whether the worker of a request is drained.
 fn is_drained(app: &App, request: &LeaseRequest) -> bool {
     has_drained(app, &request.namespace, &request.worker)
 }
@@ -122,7 +121,7 @@ async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem> {
     let (quotas, now) = (&app.engine.config().quotas, app.engine.now());
     let asked = (&request.queues[..], &request.kinds[..]);
     let Err(refused) = app.workers.saw(namespace, worker, asked, quotas, false, now) else { return Ok(()) };
-    // Another instance may know it, or this one before it was started again.
+    // Another instance may know it, or this one before a restart.
     if !app.engine.store().has_worker(namespace, worker, now - crate::workers::REMEMBERED).await? {
         return Err(refused.into());
     }
@@ -130,14 +129,14 @@ async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Queues, kinds, and patterns that kinds must match beside those.
+/// Queues, kinds, and patterns that kinds must match as well.
 type Scoped = (Vec<String>, Vec<String>, Option<Arc<NamePatterns>>);
 
-/// The queues and kinds that a request is for: those that it names, if its key is good for them, or those of the key.
+/// Queues and kinds of a lease request: those it names, if the key allows them, else those of the key.
 fn within_scope(caller: &Caller, queues: Option<Vec<String>>, kinds: Vec<String>) -> Result<Scoped, Problem> {
     let usual = || vec!["default".to_owned()];
     let Some(scope) = caller.scope() else { return Ok((queues.unwrap_or_else(usual), kinds, None)) };
-    let refused = |what: &str, name: &str| Problem::forbidden(format!("this key is not good for the {what} `{name}`"));
+    let refused = |what: &str, name: &str| Problem::forbidden(format!("this key does not allow the {what} `{name}`"));
     if let Some(name) = queues.iter().flatten().find(|name| !scope.queues.allows(name)) {
         return Err(refused("queue", name));
     }
@@ -151,7 +150,7 @@ fn within_scope(caller: &Caller, queues: Option<Vec<String>>, kinds: Vec<String>
     };
     if queues.is_empty() {
         let patterns = scope.queues.as_slice().join(", ");
-        return Err(Problem::forbidden(format!("name the queues: this key is good for {patterns}")));
+        return Err(Problem::forbidden(format!("name the queues: this key allows {patterns}")));
     }
     match (kinds.is_empty(), scope.kinds.exact()) {
         (true, Some(names)) => Ok((queues, names.to_vec(), None)),
@@ -174,17 +173,17 @@ pub async fn lease_now(app: &Arc<App>, caller: &Caller, request: LeaseRequest) -
     Ok(leased)
 }
 
-/// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back. It keeps its
-/// caller's place until then. Answers early when the key has ended, the worker is drained or the server stops.
+/// Leases tasks. If the caller disconnects, the claim completes in the background and its leases are released; it holds its
+/// permit until then. Returns early when the key expires, the worker is drained or the server drains.
 async fn lease_or_give_back(app: &Arc<App>, caller: &Caller, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
     if is_drained(app, &request) {
         app.engine.check_lease(&request)?;
-        // It does not answer at once: a worker that asks again at once would ask for ever.
+        // Delayed: a worker that asks again immediately would spin.
         tokio::time::sleep(request.wait.min(PIECE)).await;
         return Ok(Vec::new());
     }
     let (tell, told) = tokio::sync::oneshot::channel();
-    let (here, caller, admitted) = (app.clone(), caller.clone(), gate::admitted());
+    let (here, caller, admitted) = (app.clone(), caller.clone(), limiter::admitted());
     Running::spawn(async move {
         let _admitted = admitted;
         let (namespace, worker) = (request.namespace.clone(), request.worker.clone());
@@ -202,23 +201,23 @@ async fn lease_or_give_back(app: &Arc<App>, caller: &Caller, request: LeaseReque
         {
             let back = unheard.iter().map(|it| Report { lease: it.lease, end: ReportEnd::Released }).collect();
             if let Err(error) = here.engine.report(back).await {
-                tracing::warn!(%error, "leases that nobody waited for could not be given back; they run out");
+                tracing::warn!(%error, "cannot release leases of a disconnected caller; they will expire");
             }
         }
     });
-    Ok(told.await.map_err(|_| Problem::unavailable("the claim broke off"))??)
+    Ok(told.await.map_err(|_| Problem::unavailable("request aborted: the claim did not complete"))??)
 }
 
 async fn heartbeat(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: HeartbeatIn = wire::read(&body)?;
     if given.leases.len() > app.engine.config().limits.leases_per_request as usize {
-        return Err(Invalid::one("leases", "holds too many at once").into());
+        return Err(Invalid::one("leases", "has too many items").into());
     }
-    let extend = given.extend.map_or(DEFAULT_LEASE, |Span(span)| span);
+    let extend = given.extend.map_or(DEFAULT_LEASE, |DurationIn(span)| span);
     let progress: Option<JsonText> = given.progress.map(Into::into);
     app.engine.config().limits.check_beat(extend, progress.as_ref())?;
     let opened: Vec<Option<LeaseRef>> =
@@ -246,10 +245,10 @@ fn lost() -> Value {
     Problem::from(comeback_engine::CommandError::LeaseLost).to_json("")
 }
 
-async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
+async fn report(State(app): AppState, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
     let given: ReportsIn = wire::read(&body)?;
     if given.reports.len() > app.engine.config().limits.tasks_per_submit {
-        return Err(Invalid::one("reports", "holds too many at once").into());
+        return Err(Invalid::one("reports", "has too many items").into());
     }
     let mut tokens: Vec<String> = Vec::with_capacity(given.reports.len());
     let mut problems: Vec<Option<Problem>> = Vec::with_capacity(given.reports.len());
@@ -292,9 +291,9 @@ fn written(out: &impl Serialize) -> Result<Response, Problem> {
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// What was read is done whether or not the caller waits for the answer; it keeps its caller's place until then.
+/// Applies reports. They complete even if the caller disconnects, and hold its permit until then.
 pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Changed, CommandError>>, Problem> {
-    let (engine, admitted) = (app.engine.clone(), gate::admitted());
+    let (engine, admitted) = (app.engine.clone(), limiter::admitted());
     let answers = Running::spawn(async move {
         let _admitted = admitted;
         panic_point!("server-report");
@@ -302,5 +301,5 @@ pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Ch
         panic_point!("server-reported");
         answers
     });
-    Ok(answers.await.map_err(|_| Problem::unavailable("the report broke off"))??)
+    Ok(answers.await.map_err(|_| Problem::unavailable("request aborted: the report did not complete"))??)
 }

@@ -18,6 +18,7 @@ pub mod leases;
 mod metrics;
 mod operations;
 mod policies;
+mod query;
 mod retries;
 mod rules;
 mod schedules;
@@ -29,13 +30,12 @@ mod workers;
 mod workflow_acts;
 mod workflows;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
@@ -44,22 +44,27 @@ use comeback_engine::store::{Running, interactive, panic_point};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
-use crate::auth_failures::{self, Reason};
-use crate::connections::Connection;
-use crate::gate::{Admitted, Class, GateOptions, check_length};
-use crate::openapi::{Doc, Param, schema};
+use crate::auth_failures::{self, RefusalReason};
+use crate::connections::ClientConnection;
+use crate::limiter::{Admitted, LimiterOptions, RequestClass, check_length};
+use crate::openapi::Doc;
 use crate::problem::Problem;
 use crate::route_set::{ErrorFormat, RouteSet};
-use crate::{App, Asked, answer, heavy, mask, ui};
+use crate::{App, RequestRecord, answer, heavy, mask, ui};
 
-/// One line of the table.
+pub use query::{CURSOR, LABELS, LIMIT, Query, header_text};
+
+/// State that every handler takes.
+pub type AppState = State<Arc<App>>;
+
+/// One route: its method, path, required role and documentation.
 #[derive(Clone, Debug)]
 pub struct Route {
     pub method: Method,
     pub path: &'static str,
     pub need: Need,
     pub summary: &'static str,
-    /// What the document says beside that; a test asks for it.
+    /// Documentation; a test requires it.
     pub doc: Option<Doc>,
     /// The form of its errors, if they are no problem documents.
     pub error_format: Option<&'static ErrorFormat>,
@@ -72,14 +77,14 @@ pub struct Route {
 }
 
 impl Route {
-    /// How many bytes a body may have.
-    pub fn most_bytes(&self, options: &GateOptions) -> usize {
+    /// Maximum body size in bytes.
+    pub fn most_bytes(&self, options: &LimiterOptions) -> usize {
         if self.large { options.large_body } else { options.small_body }
     }
 
     /// The class of requests that it is limited with.
-    pub fn class(&self) -> Class {
-        if self.leases { Class::Lease } else { Class::of(&self.method, self.need) }
+    pub fn class(&self) -> RequestClass {
+        if self.leases { RequestClass::Lease } else { RequestClass::of(&self.method, self.need) }
     }
 }
 
@@ -173,17 +178,19 @@ pub fn table(added: &[RouteSet]) -> Vec<Route> {
     lines(added).into_iter().map(Line::into_route).collect()
 }
 
+/// The router of all routes with their middleware.
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
     for Line { route, answer } in lines(&app.interface.added) {
-        let size = route.most_bytes(app.gate.options());
+        let size = route.most_bytes(app.limiter.options());
         let class = route.class();
         // Documents hold no secrets, workers are given tasks as they are, and the answer to a submit has ids only.
         let masks = !(matches!(route.need, Need::Nothing | Need::Work) || route.large && route.path == "/api/v1/tasks");
-        let door = Door { app: app.clone(), path: route.path, need: route.need, class, size, masks };
+        let guard = RouteGuard { app: app.clone(), path: route.path, need: route.need, class, size, masks };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
         let answer = if takes_none { answer.route_layer(middleware::from_fn(no_parameters)) } else { answer };
-        let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
+        let guarded =
+            answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(guard, guard_route));
         router = router.route(route.path, guarded);
     }
     router
@@ -194,70 +201,70 @@ pub fn router(app: &Arc<App>) -> Router {
         .with_state(app.clone())
 }
 
-/// What a request meets on its way to its route.
+/// Middleware state of a route: authentication, body limit, admission and masking.
 #[derive(Clone)]
-struct Door {
+struct RouteGuard {
     app: Arc<App>,
     path: &'static str,
     need: Need,
-    class: Class,
+    class: RequestClass,
     size: usize,
-    /// Whether secrets are masked in its answers.
+    /// Whether secrets are masked in its responses.
     masks: bool,
 }
 
-/// The line of the table that answered.
+/// Response extension: the path of the route that responded.
 #[derive(Clone, Copy)]
-struct At(&'static str);
+struct MatchedRoute(&'static str);
 
-async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let path = door.path;
-    let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
-    response.extensions_mut().insert(At(path));
+async fn guard_route(State(guard): State<RouteGuard>, request: Request, next: Next) -> Response {
+    let path = guard.path;
+    let mut response = admit(guard, request, next).await.unwrap_or_else(Problem::into_response);
+    response.extensions_mut().insert(MatchedRoute(path));
     response
 }
 
-/// Counts requests that need no key in the gate, where no namespace has this name.
+/// Namespace of requests without a key in the limiter; no real namespace has this name.
 const KEYLESS: &str = "";
 
-/// First the key, then the whole body, then a place: nobody keeps a place by sending slowly.
-async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
-    let connection = request.extensions().get::<Connection>().cloned();
-    let mut caller = match auth::check(&door.app, door.need, door.path, &request) {
+/// Checks the key, reads the whole body, then waits for a permit: a slow sender never holds one.
+async fn admit(guard: RouteGuard, request: Request, next: Next) -> Result<Response, Problem> {
+    let connection = request.extensions().get::<ClientConnection>().cloned();
+    let mut caller = match auth::check(&guard.app, guard.need, guard.path, &request) {
         Ok(caller) => caller,
         Err(problem) => {
             if let (StatusCode::UNAUTHORIZED, Some(connection)) = (problem.status, &connection) {
-                door.app.auth_failures.slow_down(connection.peer(), request.headers()).await?;
+                guard.app.auth_failures.slow_down(connection.peer(), request.headers()).await?;
             }
             return Err(problem);
         }
     };
     let key_ends_at = caller.key_ends_at();
     caller.request = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
-    let namespace = if door.need == Need::Nothing { KEYLESS.to_owned() } else { caller.namespace.clone() };
-    if let (true, Some(connection)) = (door.need != Need::Nothing, &connection) {
+    let namespace = if guard.need == Need::Nothing { KEYLESS.to_owned() } else { caller.namespace.clone() };
+    if let (true, Some(connection)) = (guard.need != Need::Nothing, &connection) {
         connection.authenticated(&namespace);
     }
-    // What anybody may ask for takes no body, so none is waited for or kept.
-    let (mut request, memory) = match door.need {
+    // Public routes take no body, so none is read.
+    let (mut request, memory) = match guard.need {
         Need::Nothing => {
-            check_length(request.headers(), door.size)?;
+            check_length(request.headers(), guard.size)?;
             (request.map(|_| Body::empty()), None)
         }
-        _ => door.app.gate.read(request, door.class, door.size, &namespace).await?,
+        _ => guard.app.limiter.read(request, guard.class, guard.size, &namespace).await?,
     };
-    let place = door.app.gate.enter(door.class, &namespace).await?;
+    let permit = guard.app.limiter.acquire(guard.class, &namespace).await?;
     let is_large = request.body().size_hint().lower() > heavy::LARGE as u64;
-    let large = match door.class {
-        Class::Write if is_large => Some(door.app.gate.enter_large(&namespace).await?),
+    let large = match guard.class {
+        RequestClass::Write if is_large => Some(guard.app.limiter.acquire_large(&namespace).await?),
         _ => None,
     };
-    let admitted = Admitted::new((place, large), memory);
-    let reads = (door.class == Class::Look).then(|| door.app.engine.interactive(&caller.namespace));
+    let admitted = Admitted::new((permit, large), memory);
+    let reads = (guard.class == RequestClass::Look).then(|| guard.app.engine.interactive(&caller.namespace));
     request.extensions_mut().insert(caller);
     let answer = admitted.clone().during(async move {
         let response = next.run(request).await;
-        if door.masks { mask::answer(response).await } else { response }
+        if guard.masks { mask::answer(response).await } else { response }
     });
     let mut response = match reads {
         Some(reads) => heavy::run(interactive(reads, answer)).await,
@@ -267,28 +274,27 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
     if let Some(value) = key_ends_at.and_then(|at| HeaderValue::from_str(&at.to_rfc3339()).ok()) {
         response.headers_mut().insert(KEY_EXPIRES, value);
     }
-    // The body was worked on; a large answer counts until it was sent.
+    // The body is done; a large response counts until it is sent.
     admitted.release_memory();
     match answer::large(&response) {
-        Some(size) => Ok(answer::hold(response, door.app.gate.answer(door.class, &namespace, size)?)),
+        Some(size) => Ok(answer::hold(response, guard.app.limiter.answer(guard.class, &namespace, size)?)),
         None => Ok(response),
     }
 }
 
-/// In every answer to a key that ends within two weeks: when it does.
+/// Response header with the expiry of a key that expires within two weeks.
 const KEY_EXPIRES: &str = "comeback-key-expires";
 
-/// A browser says where a request comes from. What would change something must not come from a page of somebody else, with a
-/// body or without one.
+/// Refuses cross-site requests from browsers that would change something (CSRF).
 async fn not_from_another_site(request: Request, next: Next) -> Result<Response, Problem> {
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if changes && auth::is_from_another_site(request.headers()) {
-        return Err(Problem::forbidden("a page of another site may not change anything here"));
+        return Err(Problem::forbidden("cross-site requests may not change anything"));
     }
     Ok(next.run(request).await)
 }
 
-/// A body that a web page could send without asking is not read: it could come from a page that nobody trusts.
+/// Refuses bodies of media types that a web page can send cross-site without a preflight (CSRF).
 async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
     let carries = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -297,7 +303,7 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
     if carries && !is_empty {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        // Workflows are written in YAML; no web page can send that without being asked for leave first.
+        // Workflows are written in YAML; no web page can send that without asking for permission first (CORS).
         let is_yaml = *request.method() == Method::PUT && YAML.contains(&kind.as_str());
         if kind != "application/json" && !kind.ends_with("+json") && !is_yaml {
             return Err(Problem::not_json());
@@ -308,20 +314,20 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
 
 const YAML: [&str; 3] = ["application/yaml", "application/x-yaml", "text/yaml"];
 
-/// A route without parameters refuses every one by its name.
+/// Refuses query parameters on a route that has none.
 async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem> {
     Query::read(request.uri().query(), &[] as &[&str])?;
     Ok(next.run(request).await)
 }
 
-/// What a request is called.
+/// Id of a request.
 #[derive(Clone)]
 struct RequestId(String);
 
-/// Gives the request its name, and every answer that is not a success the shape of a problem.
+/// Outermost middleware: sets the request id, renders problems, counts refusals and calls the observer.
 async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = (std::time::SystemTime::now(), std::time::Instant::now());
-    let asked = app.requests.as_ref().map(|tell| (tell, Heard::of(&request)));
+    let observed = app.requests.as_ref().map(|observer| (observer, RequestHead::of(&request)));
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
@@ -336,7 +342,7 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         next.run(request).await
     };
     let response = Running::Request(Arc::new(named)).scope(answer).await;
-    let route = response.extensions().get::<At>().map(|at| at.0);
+    let route = response.extensions().get::<MatchedRoute>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
         Some(problem) => {
             problem.log(&id);
@@ -355,7 +361,7 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         }
         None => response,
     };
-    if let Some(reason) = Reason::of(response.status(), had_key) {
+    if let Some(reason) = RefusalReason::of(response.status(), had_key) {
         app.auth_failures.count(reason, route.unwrap_or("no route"), &id);
     }
     // Files of the dashboard say themselves how long they may be kept.
@@ -366,21 +372,21 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", value);
     }
-    if let Some((tell, heard)) = asked {
-        tell(&Asked {
+    if let Some((observer, head)) = observed {
+        observer(&RequestRecord {
             id: &id,
-            method: heard.method.as_str(),
+            method: head.method.as_str(),
             route: route.unwrap_or("no route"),
             status: response.status().as_u16(),
             began: began.0,
             took: began.1.elapsed(),
-            traceparent: heard.traceparent.as_deref(),
+            traceparent: head.traceparent.as_deref(),
         });
     }
     response
 }
 
-/// How a panic names a request.
+/// Name of the current request in a panic message.
 struct CurrentRequest {
     method: Method,
     route: Option<MatchedPath>,
@@ -394,145 +400,25 @@ impl std::fmt::Display for CurrentRequest {
     }
 }
 
-/// What is still known of a request when it is answered.
-struct Heard {
+/// Parts of a request kept for its record.
+struct RequestHead {
     method: Method,
     traceparent: Option<String>,
 }
 
-impl Heard {
-    fn of(request: &Request) -> Heard {
+impl RequestHead {
+    fn of(request: &Request) -> RequestHead {
         let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
-        Heard { method: request.method().clone(), traceparent: traceparent.map(str::to_owned) }
+        RequestHead { method: request.method().clone(), traceparent: traceparent.map(str::to_owned) }
     }
 }
 
-/// Stands in a list of parameters for one of each label.
-pub const LABELS: &str = "label.<name>";
-pub const LIMIT: Param = Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, 500));
-pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", schema::text);
-
-/// What a parameter is called.
-pub trait Named {
-    fn name(&self) -> &str;
-
-    /// Whether nothing behind the equals sign is as good as no parameter.
-    fn may_be_empty(&self) -> bool {
-        true
-    }
-}
-
-impl Named for &str {
-    fn name(&self) -> &str {
-        self
-    }
-}
-
-impl Named for Param {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn may_be_empty(&self) -> bool {
-        (self.schema)() == schema::text()
-    }
-}
-
-/// The parameters after the question mark; what nobody knows is refused by name, and so is what is said twice.
-pub struct Query(BTreeMap<String, String>);
-
-impl Query {
-    pub fn read(request: Option<&str>, known: &[impl Named]) -> Result<Query, Problem> {
-        let mut found = BTreeMap::new();
-        let mut faults = Invalid::default();
-        for part in request.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let (name, value) = (decode(name)?, decode(value)?);
-            let general = if name.starts_with("label.") { LABELS } else { name.as_str() };
-            match known.iter().find(|it| it.name() == general) {
-                None => {
-                    let names: Vec<&str> = known.iter().map(Named::name).collect();
-                    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                    faults.push(name.clone(), format!("is no parameter here; there are {there_are}"));
-                }
-                Some(it) if value.is_empty() && !it.may_be_empty() => faults.push(name.clone(), "may not be empty"),
-                Some(_) => {}
-            }
-            if value.contains('\0') {
-                faults.push(name.clone(), "may not contain a zero character");
-            }
-            if found.insert(name.clone(), value).is_some() {
-                faults.push(name, "is given twice");
-            }
-        }
-        faults.or(Query(found)).map_err(Problem::from)
-    }
-
-    pub fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .filter(|(name, _)| name.starts_with("label."))
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// What is given must be readable, even where it is nothing.
-    pub fn parse<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
-        match self.0.get(name) {
-            None => Ok(None),
-            Some(text) => match text.parse() {
-                Ok(value) => Ok(Some(value)),
-                Err(_) => Err(Invalid::one(name, format!("`{text}` cannot be read")).into()),
-            },
-        }
-    }
-
-    pub fn limit(&self) -> Result<u32, Problem> {
-        match self.parse::<u32>("limit")? {
-            None => Ok(50),
-            Some(limit) if (1..=500).contains(&limit) => Ok(limit),
-            Some(_) => Err(Invalid::one("limit", "must be between 1 and 500").into()),
-        }
-    }
-}
-
-/// A header whose text is kept. What is not text is refused: to leave it out would be to do something else than was asked.
-pub fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    match value.to_str() {
-        Ok(text) => Ok(Some(text.to_owned())),
-        Err(_) => Err(Invalid::one(name, "may hold visible ASCII characters only").into()),
-    }
-}
-
-fn decode(text: &str) -> Result<String, Problem> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [rest.next().unwrap_or(b'!'), rest.next().unwrap_or(b'!')];
-                std::str::from_utf8(&digits)
-                    .ok()
-                    .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-                    .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-                    .ok_or_else(|| Problem::bad_request("a `%` in the address is not followed by two digits"))?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).map_err(|_| Problem::bad_request("the address is not UTF-8"))
-}
-
+/// Parses a task id. An invalid one is not found.
 pub fn task_id(text: &str) -> Result<TaskId, Problem> {
     Uuid::try_parse(text).map(TaskId).map_err(|_| Problem::not_found("task"))
 }
 
-/// A name that nothing can have is that of nothing there is.
+/// Refuses an invalid name as not found.
 pub fn known_name(app: &App, what: &str, name: &str) -> Result<(), Problem> {
     let mut faults = Invalid::default();
     app.engine.config().limits.check_name("name", name, &mut faults);

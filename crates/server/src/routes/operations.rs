@@ -1,7 +1,5 @@
 //! Bulk operations: one act on many tasks.
 
-use std::sync::Arc;
-
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
@@ -16,106 +14,114 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
-use crate::wire::{self, Instant, Object, Page, Span, operation as shape};
+use crate::wire::{self, DurationIn, Instant, Object, Page, operation as shape};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let whole = || schema::named("Operation");
     let one = "/api/v1/operations/{id}";
-    let turn =
-        |id| Doc::new(id).takes::<NoteIn>().once().answers(whole()).problems(&["not-found", "wrong-state", "conflict"]);
+    let turn = |id| {
+        Doc::new(id).takes::<OperationActIn>().once().answers(whole()).problems(&[
+            "not-found",
+            "wrong-state",
+            "conflict",
+        ])
+    };
     vec![
-        line(Method::POST, "/api/v1/tasks/bulk", Need::Operate, "Do one thing to many tasks", post(begin)).doc(
+        line(Method::POST, "/api/v1/tasks/bulk", Need::Operate, "Start a bulk operation", post(begin)).doc(
             Doc::new("bulkTasks")
                 .about(
-                    "A filter is asked once, now; what comes later is not touched. `dry_run` says what would be done and what not, and \
-                     why. Otherwise an operation is begun, which is worked off in the background, each task once.",
+                    "The filter is evaluated once, now; later tasks are not affected. `dry_run` reports what would be \
+                     done, what not, and why. Otherwise an operation is started, which processes each task once in \
+                     the background.",
                 )
                 .needs::<BulkIn>()
                 .example(json!({"action": "retry", "filter": "state:dead kind:payments.*", "dry_run": true}))
-                .example(json!({"action": "retry", "filter": "state:dead", "spread": "10m", "note": "the bank is back"}))
+                .example(
+                    json!({"action": "retry", "filter": "state:dead", "spread": "10m", "note": "the bank is back"}),
+                )
                 .example(json!({"action": "retry", "filter": "state:dead", "waves": {"canary": 10, "pause": "30s",
                     "stop_if": {"failed_over": 0.2, "same_fingerprint": true}}}))
                 .once()
                 .answers(whole())
                 .also(201),
         ),
-        line(Method::GET, "/api/v1/operations", Need::Read, "Bulk operations, newest first", get(list))
+        line(Method::GET, "/api/v1/operations", Need::Read, "List bulk operations, newest first", get(list))
             .doc(Doc::new("listOperations").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
-        line(Method::GET, one, Need::Read, "A bulk operation and how far it has come", get(show))
+        line(Method::GET, one, Need::Read, "Get a bulk operation and its progress", get(show))
             .doc(Doc::new("getOperation").answers(whole()).problems(&["not-found"])),
-        line(Method::POST, "/api/v1/operations/{id}/abort", Need::Operate, "Leave the rest as it is", post(abort))
-            .doc(turn("abortOperation").about("Once this is answered, nothing of the operation happens any more.")),
-        line(Method::POST, "/api/v1/operations/{id}/undo", Need::Operate, "Take back what has not started", post(undo))
-            .doc(turn("undoOperation").about(
-                "A retry that still waits goes back to what the task was; a pause is resumed. A cancel is for good.",
-            )),
+        line(Method::POST, "/api/v1/operations/{id}/abort", Need::Operate, "Stop a bulk operation", post(abort))
+            .doc(turn("abortOperation").about("After the response no further task is changed.")),
+        line(Method::POST, "/api/v1/operations/{id}/undo", Need::Operate, "Revert a bulk operation", post(undo)).doc(
+            turn("undoOperation").about(
+                "Retries that have not started are undone, and pauses are resumed. Cancellations cannot be reverted.",
+            ),
+        ),
     ]
 }
-
-type Shared = State<Arc<App>>;
 
 /// Give either `filter` or `ids`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Bulk)]
 struct BulkIn {
-    #[schema(value_type = stands_for::BulkAction)]
+    #[schema(value_type = schema_types::BulkActionSchema)]
     action: Action,
-    /// As in lists, such as `state:dead kind:payments.*`.
+    /// Filter in the language of `?q=`, such as `state:dead kind:payments.*`.
     #[serde(default)]
     filter: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<Vec<stands_for::Id>>, max_items = 10_000)]
+    #[schema(value_type = Option<Vec<schema_types::IdSchema>>, max_items = 10_000)]
     ids: Option<Vec<Uuid>>,
-    /// Changes nothing.
+    /// Change nothing, only report.
     #[serde(default)]
     dry_run: bool,
-    /// Smears retries, or new due times, evenly over this span.
+    /// Spreads retries, or new due times, evenly over this duration.
     #[serde(default)]
-    spread: Option<Span>,
+    spread: Option<DurationIn>,
     #[serde(default)]
     #[schema(value_type = Option<WavesIn>)]
     waves: Option<Object<WavesIn>>,
-    /// Retries go on counting where the last cycle stopped.
+    /// Keep the retry counters instead of starting a new cycle.
     #[serde(default)]
     keep_counters: bool,
-    /// Where `reschedule` moves due times to: this, or `delay`.
+    /// New due time of `reschedule`; alternatively `delay`.
     #[serde(default)]
     at: Option<Instant>,
     #[serde(default)]
-    delay: Option<Span>,
+    delay: Option<DurationIn>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
-/// A few first, and the next ones only when it is known what came of those.
+/// Process in waves: the next wave starts when the results of the previous one are known.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WavesOf)]
 struct WavesIn {
-    /// How many are in the first wave.
+    /// Size of the first wave.
     #[schema(minimum = 1, maximum = 1_000_000)]
     canary: u32,
-    /// How many are in every later one; without it each is twice the one before.
+    /// Size of every later wave; default: twice the previous one.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1_000_000)]
     size: Option<u32>,
-    /// Each is twice the one before, which is usual.
+    /// Double the size of each wave (the default).
     #[serde(default)]
     double: Option<bool>,
-    /// At least so long between a wave and the next.
+    /// Minimum time between waves.
     #[serde(default)]
-    pause: Option<Span>,
+    pause: Option<DurationIn>,
     #[serde(default)]
     #[schema(value_type = Option<StopIfIn>)]
     stop_if: Option<Object<StopIfIn>>,
@@ -125,10 +131,10 @@ struct WavesIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = StopIf)]
 struct StopIfIn {
-    /// The part of a wave that may fail.
+    /// Share of a wave that may fail.
     #[schema(minimum = 0.0, maximum = 1.0)]
     failed_over: f64,
-    /// Only those count that fail in the same way as most do.
+    /// Count only failures of the most frequent error group.
     #[serde(default)]
     same_fingerprint: bool,
 }
@@ -137,15 +143,15 @@ impl WavesIn {
     fn waves(self) -> Result<Waves, Invalid> {
         let WavesIn { canary, size, double, pause, stop_if } = self;
         if double.is_some_and(|double| double == size.is_some()) {
-            return Err(Invalid::one("waves.double", "waves double, or they have a `size`"));
+            return Err(Invalid::one("waves.double", "give either `double` or `size`"));
         }
         let stop_if =
             stop_if.map(|Object(StopIfIn { failed_over, same_fingerprint })| StopIf { failed_over, same_fingerprint });
-        Ok(Waves { canary, size, pause: pause.map(|Span(span)| span).unwrap_or_default(), stop_if })
+        Ok(Waves { canary, size, pause: pause.map(|DurationIn(span)| span).unwrap_or_default(), stop_if })
     }
 }
 
-/// As many ids as one request may name.
+/// Maximum number of ids in one request.
 const MOST_IDS: usize = 10_000;
 
 impl BulkIn {
@@ -153,20 +159,20 @@ impl BulkIn {
         let to = match (self.at, self.delay) {
             (Some(_), Some(_)) => return Err(Invalid::one("delay", "give either `delay` or `at`")),
             (Some(Instant(at)), None) => Some(at),
-            (None, Some(Span(span))) => Some(app.engine.now() + span),
+            (None, Some(DurationIn(span))) => Some(app.engine.now() + span),
             (None, None) => None,
         };
         let which = match (self.filter, self.ids) {
             (Some(filter), None) => Selection::Filter(filter),
             (None, Some(ids)) if ids.len() > MOST_IDS => {
-                return Err(Invalid::one("ids", format!("may be {MOST_IDS} at most; a filter finds more")));
+                return Err(Invalid::one("ids", format!("must be at most {MOST_IDS}; use a filter for more")));
             }
             (None, Some(ids)) => Selection::Ids(ids.into_iter().map(TaskId).collect()),
             _ => return Err(Invalid::one("filter", "give either `filter` or `ids`")),
         };
         let plan = Plan {
             keep_counters: self.keep_counters,
-            spread: self.spread.map(|Span(span)| span),
+            spread: self.spread.map(|DurationIn(span)| span),
             waves: self.waves.map(|Object(waves)| waves.waves()).transpose()?,
             to,
             by: act.by,
@@ -181,15 +187,15 @@ impl BulkIn {
 }
 
 async fn begin(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let mut given: BulkIn = wire::read(&body)?;
     let act = caller.act(given.requested_by.take(), given.note.take());
     let dry = given.dry_run;
-    let bulk = Bulk { once: once.of(&app, &body)?, ..given.bulk(&app, act)? };
+    let bulk = Bulk { once: idempotency.with_body(&app, &body)?, ..given.bulk(&app, act)? };
     if dry {
         let preview = app.engine.preview(&caller.namespace, &bulk).await?;
         return Ok(Json(shape::preview(&preview)).into_response());
@@ -203,7 +209,7 @@ fn known(id: &str) -> Result<Uuid, Problem> {
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -214,7 +220,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -224,25 +230,25 @@ async fn show(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = OperationAct)]
-struct NoteIn {
+struct OperationActIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
 macro_rules! turns {
     ($($verb:ident $command:ident),+) => {
         $(async fn $verb(
-            State(app): Shared,
+            State(app): AppState,
             Extension(caller): Extension<Caller>,
             Path(id): Path<String>,
-            once: Once,
+            idempotency: IdempotencyKey,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
-            let given: NoteIn = wire::read(&body)?;
+            let given: OperationActIn = wire::read(&body)?;
             let id = known(&id)?;
             let by = caller.act(given.requested_by, given.note);
             let (here, again) = (app.clone(), app.clone());
@@ -250,7 +256,7 @@ macro_rules! turns {
             let act =
                 move |by: Actor| async move { Ok(Json(shape::whole(&here.engine.$command(&namespace, id, &by).await?))) };
             let as_it_is = move |_| async move { Ok(Json(shape::whole(&again.engine.operation(&other, id).await?))) };
-            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+            idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }

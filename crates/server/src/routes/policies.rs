@@ -1,4 +1,4 @@
-//! Policies: how one is read, in words, what it would do, and what it would have done.
+//! Policies: parse, describe, simulate and back-test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,15 @@ use super::tasks::filter_from;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::lease::{ErrorIn, WholeError};
-use crate::wire::{self, Span, task};
+use crate::wire::{self, DurationIn, task};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
-    let summary = "How a policy is read, and when it would retry";
-    let played = "What a policy would have made of recorded failures";
+    let summary = "Simulate a policy";
+    let played = "Back-test a policy on recorded failures";
     let one = "/api/v1/policies/{kind}";
     let example = json!({"policy": "exp(60s, x2, max 1h, 5 retries)", "error": {"status": 503}, "seed": 1});
     let bound = || schema::named("BoundPolicy");
@@ -47,31 +48,30 @@ pub fn lines() -> Vec<Line> {
         line(Method::POST, "/api/v1/policies/backtest", Need::Read, played, post(backtest)).doc(
             Doc::new("backtestPolicy")
                 .about(
-                    "Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again \
-                     under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the \
-                     instant on at which one did succeed, and fails before as the one before it did; of all else the record says \
-                     nothing, which is counted as `unknown`. Nothing is changed.",
+                    "Replays tasks that failed at least once under this policy, with the real engine, at the times \
+                     that the policy chooses. An attempt succeeds after the recorded success, and before it fails as \
+                     recorded; without recorded data the result counts as `unknown`. Nothing is changed.",
                 )
-                .needs::<BacktestIn>()
+                .needs::<PolicyBacktestIn>()
                 .example(json!({
                     "policy": "exp(60s, x2, max 1h, 3 retries)", "filter": "kind:payments.charge", "within": "7d",
                 }))
                 .example(json!({"policy": false, "limit": 100}))
                 .answers(schema::named("PolicyBacktest")),
         ),
-        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list))
+        line(Method::GET, "/api/v1/policies", Need::Read, "List policies bound to kinds", get(list))
             .doc(Doc::new("listPolicies").answers(schema::page(bound()))),
-        line(Method::GET, one, Need::Read, "The policy of a kind", get(show))
+        line(Method::GET, one, Need::Read, "Get the policy of a kind", get(show))
             .doc(Doc::new("getPolicy").answers(bound()).problems(&["not-found"])),
         line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)).doc(
             Doc::new("bindPolicy")
-                .about("For tasks of this kind that say nothing about retries, from now on.")
+                .about("Applies to new tasks of this kind without `retry`.")
                 .needs::<BindIn>()
                 .example(json!({"policy": {"strategy": "fixed", "delay": "5m", "max_retries": 3}}))
                 .answers(bound())
                 .problems(&["quota-exceeded"]),
         ),
-        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind))
+        line(Method::DELETE, one, Need::Operate, "Unbind the policy of a kind", delete(unbind))
             .doc(Doc::new("unbindPolicy").answers_nothing().problems(&["not-found"])),
     ]
 }
@@ -80,47 +80,47 @@ pub fn lines() -> Vec<Line> {
 #[serde(deny_unknown_fields)]
 #[schema(as = SimulationRequest)]
 struct SimulateIn {
-    #[schema(value_type = stands_for::RetryPolicy)]
+    #[schema(value_type = schema_types::RetryPolicySchema)]
     policy: Value,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     dialect: Option<String>,
-    /// How the attempts fail, one after the other; the last one repeats. Errors without a class where nothing is said.
+    /// Failures of the attempts in order; the last one repeats. Default: an error without a class.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::AssumedFailure>, max_items = 1000)]
+    #[schema(value_type = Vec<schema_types::AssumedFailureSchema>, max_items = 1000)]
     failures: Vec<serde_json::Map<String, Value>>,
-    /// How every attempt fails.
+    /// Failure of every attempt.
     #[serde(default)]
     error: Option<ErrorIn>,
-    /// Makes the jitter repeatable.
+    /// Seed of the jitter, for repeatable results.
     #[serde(default)]
     seed: Option<u64>,
-    /// How many attempts at most; 50 where nothing is said.
+    /// Maximum number of attempts; default: 50.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
 
-/// A failure as a worker would report it, and in `after` how long the attempt runs before.
+/// A failure as in a worker's report, and in `after` the duration of the attempt.
 fn read_assumed(at: &str, mut given: serde_json::Map<String, Value>, faults: &mut Invalid) -> Option<Assumed> {
     let after = given.remove("after").map(wire::read_part).transpose();
     let after = after.map_err(|part| faults.absorb(&format!("{at}.after"), part)).ok()?;
     let error = wire::read_part::<WholeError>(Value::Object(given));
     let error = error.map_err(|part| faults.absorb(at, part)).ok()?;
-    Some(Assumed { after: after.map_or(Millis(0), |Span(span)| span), failure: error.failure(at, faults) })
+    Some(Assumed { after: after.map_or(Millis(0), |DurationIn(span)| span), failure: error.failure(at, faults) })
 }
 
-/// As many failures as anybody would write down.
+/// Maximum number of failures in a request.
 const MOST_FAILURES: usize = 1_000;
-/// Attempts that one look at the future tells of.
+/// Maximum number of simulated attempts.
 const MOST_SIMULATED: usize = 1_000;
 
-/// How long one simulation goes on; the attempts by then are told.
+/// Time limit of a simulation; returns the attempts computed by then.
 const LONGEST_SIMULATION: Duration = Duration::from_secs(1);
-/// How many go on at the same time: each takes a core.
+/// Maximum number of concurrent simulations: each takes a core.
 static SIMULATIONS: Semaphore = Semaphore::const_new(2);
 
-/// Beside the threads that serve: a policy may take a while to read and to play.
+/// Runs a simulation on a blocking thread: parsing and simulating a policy may take a while.
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
     let _place = SIMULATIONS.acquire().await;
     let played = tokio::task::spawn_blocking(move || simulated(&app, &body)).await;
@@ -172,19 +172,19 @@ fn simulated(app: &App, body: &Bytes) -> Result<Value, Problem> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PolicyBacktestRequest)]
-struct BacktestIn {
-    #[schema(value_type = stands_for::RetryPolicy)]
+struct PolicyBacktestIn {
+    #[schema(value_type = schema_types::RetryPolicySchema)]
     policy: Value,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     dialect: Option<String>,
-    /// Of which tasks; of all where nothing is said.
+    /// Filter of the tasks; default: all.
     #[serde(default)]
     filter: Option<String>,
-    /// Of those that changed within this time; 7 days where nothing is said.
+    /// Only tasks changed within this time; default: 7 days.
     #[serde(default)]
-    within: Option<Span>,
-    /// How many tasks at most, of those that changed last; 1000 where nothing is said.
+    within: Option<DurationIn>,
+    /// Maximum number of tasks, most recently changed first; default: 1000.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 5000)]
     limit: Option<u32>,
@@ -195,14 +195,14 @@ async fn backtest(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let given: BacktestIn = wire::read(&body)?;
+    let given: PolicyBacktestIn = wire::read(&body)?;
     let policy = read_policy(&app, "policy", &given.policy, given.dialect.as_deref())?;
     let most = given.limit.unwrap_or(USUAL_LIVES);
     if !(1..=MOST_LIVES).contains(&most) {
         return Err(Invalid::one("limit", format!("must be between 1 and {MOST_LIVES}")).into());
     }
     let filter = filter_from("filter", given.filter.as_deref().unwrap_or_default(), app.engine.now())?;
-    let within = given.within.map_or(Millis::from_days(7), |Span(span)| span);
+    let within = given.within.map_or(Millis::from_days(7), |DurationIn(span)| span);
     let tested = app.engine.backtest(&caller.namespace, &Cohort { filter, within, most }, policy.clone()).await?;
     let mut shown = wire::backtest::shown(&tested);
     shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());
@@ -210,7 +210,7 @@ async fn backtest(
     Ok(Json(shown))
 }
 
-/// Nothing where it says that nothing is retried.
+/// `None` if the policy means no retry.
 pub fn read_policy(app: &App, at: &str, given: &Value, dialect: Option<&str>) -> Result<Option<Arc<Policy>>, Problem> {
     let read = dialect::parse(given, task::read_dialect(dialect)?, &app.engine.config().policy_limits);
     Ok(read.map_err(|faults| faults.under(at))?.map(Arc::new))
@@ -220,10 +220,10 @@ pub fn read_policy(app: &App, at: &str, given: &Value, dialect: Option<&str>) ->
 #[serde(deny_unknown_fields)]
 #[schema(as = PolicyBinding)]
 struct BindIn {
-    #[schema(value_type = stands_for::RetryPolicy)]
+    #[schema(value_type = schema_types::RetryPolicySchema)]
     policy: Value,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     dialect: Option<String>,
 }
 
@@ -307,7 +307,7 @@ async fn unbind(
     let namespace = &caller.namespace;
     let entry = app.engine.entry(AuditAction::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
     let store = &**app.engine.store();
-    // Nothing can be stored under a name that may not be given.
+    // An invalid name cannot exist.
     if kind.contains('\0') {
         return Err(Problem::not_found("policy"));
     }

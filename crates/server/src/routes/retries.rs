@@ -1,4 +1,4 @@
-//! What retrying came to: sums of attempts, told apart by one of the things that are known of them.
+//! Retry statistics: sums of attempts, grouped by one dimension.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,15 @@ use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
-    let summary = "What retrying came to";
+    let summary = "Retry statistics";
     let doc = Doc::new("getRetryStats")
         .about(
-            "Sums of attempts that are over, told apart by one of the things that are known of them. Kept for 400 days: by the quarter of \
-             an hour, after 3 days by the hour, after 35 days by the day; what happened a moment ago is in them. A retry that succeeded \
-             is useful and one that failed or was lost is wasted; one that was told to wait is neither. A success is told beside \
-             the error that it overcame.",
+            "Sums of completed attempts, grouped by one dimension. Kept for 400 days: by quarter of an hour, after 3 \
+             days by hour, after 35 days by day; recent attempts are included. A retry that succeeded is useful, one \
+             that failed or was lost is wasted; a rate-limited one is neither. A success is counted with the error \
+             that it overcame.",
         )
         .query(PARAMETERS)
         .answers(schema::named("RetryStats"));
@@ -34,42 +35,39 @@ pub fn lines() -> Vec<Line> {
 }
 
 const PARAMETERS: &[Param] = &[
-    Param::new("by", "What to tell apart: the number of the attempt where nothing is said.", || {
-        schema::named("StatsBy")
-    }),
-    Param::new("within", "How far to look back: 7 days where nothing is said. Not with `since`.", || {
+    Param::new("by", "Dimension to group by; default: the number of the attempt.", || schema::named("StatsBy")),
+    Param::new("within", "How far to look back; default: 7 days. Not with `since`.", || schema::named("Duration")),
+    Param::new("since", "Start of the range, rounded down to a bucket.", schema::instant),
+    Param::new("until", "End of the range; default: now.", schema::instant),
+    Param::new("bucket", "Adds a series with buckets of this length, in multiples of 15 minutes.", || {
         schema::named("Duration")
     }),
-    Param::new("since", "From the part of time that this instant is in.", schema::instant),
-    Param::new("until", "Before this instant; now where nothing is said.", schema::instant),
-    Param::new("bucket", "Adds a series with parts of time of this length, in whole quarters of an hour.", || {
-        schema::named("Duration")
-    }),
-    Param::new("kind", "Only of this kind.", schema::text),
-    Param::new("queue", "Only of this queue.", schema::text),
-    Param::new("dependency", "Only of those that depend on this.", schema::text),
-    Param::new("strategy", "Only of policies with this strategy; `none` where there is no policy.", schema::text),
-    Param::new("class", "Only errors of this class, and what overcame them.", || schema::named("Class")),
-    Param::new("fingerprint", "Only errors of this group, and what overcame them.", super::tasks::fingerprint),
+    Param::new("kind", "Only tasks of this kind.", schema::text),
+    Param::new("queue", "Only tasks of this queue.", schema::text),
+    Param::new("dependency", "Only tasks with this dependency.", schema::text),
+    Param::new("strategy", "Only policies with this strategy; `none` for no policy.", schema::text),
+    Param::new("class", "Only errors of this class, and the successes after them.", || schema::named("Class")),
+    Param::new("fingerprint", "Only errors of this group, and the successes after them.", super::tasks::fingerprint),
     Param::new("attempt", "Only attempts of this number.", || schema::between(1, 100)),
     Param::new("origin", "Only `first` attempts, `automatic` retries or `manual` ones.", || {
         schema::named("StatsOrigin")
     }),
 ];
 
-/// How many parts of time one answer may have.
+/// Maximum number of buckets in one response.
 const MOST_PARTS: u64 = 2_000;
 const WEEK: Millis = Millis::from_days(7);
 
-/// A stretch of the past, and the parts that it is told in.
-pub struct Range {
+/// A time range and its bucket size.
+pub struct TimeRange {
     pub since: Timestamp,
     pub until: Timestamp,
     pub bucket: Option<Millis>,
 }
 
-impl Range {
-    pub fn read(query: &Query, now: Timestamp) -> Result<Range, Problem> {
+impl TimeRange {
+    /// Reads the range from the query.
+    pub fn read(query: &Query, now: Timestamp) -> Result<TimeRange, Problem> {
         let mut faults = Invalid::default();
         let mut instant = |name: &str| {
             let text = query.text(name)?;
@@ -80,18 +78,18 @@ impl Range {
             |name: &str| Millis::parse(query.text(name)?).map_err(|error| faults.push(name, error.to_string())).ok();
         let (within, bucket) = (span("within"), span("bucket"));
         if within.is_some() && since.is_some() {
-            faults.push("within", "is not for those who say `since`");
+            faults.push("within", "cannot be combined with `since`");
         }
         let since = since.unwrap_or_else(|| until - within.unwrap_or(WEEK));
         let since = comeback_core::stats::bucket(since, bucket.unwrap_or(QUARTER));
         if let Some(bucket) = bucket {
             if bucket.0 == 0 || !bucket.0.is_multiple_of(QUARTER.0) {
-                faults.push("bucket", "must be whole quarters of an hour");
+                faults.push("bucket", "must be a multiple of 15 minutes");
             } else if until.since(since).0 / bucket.0 > MOST_PARTS {
-                faults.push("bucket", format!("must be so long that there are {MOST_PARTS} at most"));
+                faults.push("bucket", format!("is too short: at most {MOST_PARTS} buckets"));
             }
         }
-        faults.or(Range { since, until, bucket }).map_err(Problem::from)
+        faults.or(TimeRange { since, until, bucket }).map_err(Problem::from)
     }
 }
 
@@ -102,14 +100,14 @@ async fn retries(
 ) -> Result<Json<Value>, Problem> {
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let now = app.engine.now();
-    let Range { since, until, bucket } = Range::read(&query, now)?;
+    let TimeRange { since, until, bucket } = TimeRange::read(&query, now)?;
     let by = match query.text("by") {
         None => Dimension::Attempt,
         Some(word) => Dimension::from_word(word)
             .ok_or_else(|| Invalid::one("by", format!("must be one of {}", Dimension::list())))?,
     };
     let asked = SumsQuery { by, since, until, bucket, only: only(&query)? };
-    let told = Told::of(app.engine.sums(&caller.namespace, &asked).await?);
+    let told = SumTable::of(app.engine.sums(&caller.namespace, &asked).await?);
     Ok(Json(json!({
         "now": now.to_rfc3339(),
         "namespace": caller.namespace,
@@ -123,7 +121,7 @@ async fn retries(
     })))
 }
 
-/// What was asked for only, where it can be something at all.
+/// Reads the filters by dimension, refusing impossible values.
 fn only(query: &Query) -> Result<Vec<(Dimension, String)>, Invalid> {
     let mut faults = Invalid::default();
     let mut only = Vec::new();
@@ -150,28 +148,31 @@ fn only(query: &Query) -> Result<Vec<(Dimension, String)>, Invalid> {
     faults.or(only)
 }
 
-/// Sums by value and by part of time.
+/// Sums by value and bucket.
 #[derive(Default)]
-pub struct Told(BTreeMap<String, BTreeMap<Timestamp, Sums>>);
+pub struct SumTable(BTreeMap<String, BTreeMap<Timestamp, Sums>>);
 
-impl Told {
-    pub fn of(lines: Vec<SumLine>) -> Told {
-        let mut told = Told::default();
+impl SumTable {
+    /// Groups sums by value and bucket.
+    pub fn of(lines: Vec<SumLine>) -> SumTable {
+        let mut told = SumTable::default();
         for line in lines {
             told.0.entry(line.value).or_default().entry(line.at).or_default().add_code(line.code, line.sum);
         }
         told
     }
 
+    /// Sum over all values and buckets.
     pub fn total(&self) -> Sums {
         sum(self.0.values().flat_map(BTreeMap::values))
     }
 
+    /// Sum of one value.
     pub fn value(&self, value: &str) -> Sums {
         sum(self.0.get(value).into_iter().flat_map(BTreeMap::values))
     }
 
-    /// Numbers by their size, and all else by how often it happened.
+    /// Items: attempts by number, all others by frequency.
     pub fn items(&self, by: Dimension, with_series: bool) -> Vec<Value> {
         let mut items: Vec<(&String, Sums, Vec<Value>)> = self
             .0
@@ -194,6 +195,7 @@ impl Told {
         items.into_iter().map(item).collect()
     }
 
+    /// Series over all values.
     pub fn series_of_all(&self) -> Vec<Value> {
         let mut parts: BTreeMap<Timestamp, Sums> = BTreeMap::new();
         for (at, sums) in self.0.values().flatten() {
@@ -202,7 +204,7 @@ impl Told {
         parts.iter().map(point).collect()
     }
 
-    /// How many bad ends there were of a value, part by part.
+    /// Failures of a value by bucket.
     pub fn failures(&self, value: &str, since: Timestamp, until: Timestamp, span: Millis) -> Vec<u64> {
         let parts = self.0.get(value);
         let mut at = since;
@@ -242,11 +244,12 @@ fn point((at, sums): (&Timestamp, &Sums)) -> Value {
     })
 }
 
-/// With three digits: more would be of no use.
+/// Rounds to three digits.
 fn rounded(share: f64) -> f64 {
     (share * 1e4).round() / 1e4
 }
 
+/// JSON of a rate.
 pub fn rate(rate: Rate) -> Value {
     let interval = rate.interval();
     json!({
@@ -257,6 +260,7 @@ pub fn rate(rate: Rate) -> Value {
     })
 }
 
+/// JSON of sums.
 pub fn shown(sums: &Sums) -> Value {
     let get = |what: Measure| sums.get(what);
     let span = |share: f64| sums.recovery(share).map(|span| span.0);

@@ -1,4 +1,4 @@
-//! Admission rules: how many tasks of one sort may run at once, or how much they may weigh together.
+//! Admission rules: limits on running tasks, or on their total weight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,23 +18,24 @@ use utoipa::ToSchema;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::{self, Object};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/rules/{name}";
     let shape = || schema::named("Rule");
     vec![
-        line(Method::GET, "/api/v1/rules", Need::Read, "Admission rules, and what runs under them", get(list))
+        line(Method::GET, "/api/v1/rules", Need::Read, "List admission rules", get(list))
             .doc(Doc::new("listRules").answers(schema::page(shape()))),
-        line(Method::GET, one, Need::Read, "A rule, and what runs under it", get(show))
+        line(Method::GET, one, Need::Read, "Get a rule and its usage", get(show))
             .doc(Doc::new("getRule").answers(shape()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Make a rule, or change it", put(make)).doc(
+        line(Method::PUT, one, Need::Operate, "Create or update a rule", put(make)).doc(
             Doc::new("putRule")
                 .about(
-                    "No more tasks are started than it allows, on all instances together; those that run already go on. When \
-                     this is answered, every open task is under it. Who waits for a retry is not counted.",
+                    "Limits running tasks on all instances together; tasks that already run continue. After the \
+                     response the rule applies to every open task. Tasks that wait for a retry are not counted.",
                 )
                 .needs::<RuleIn>()
                 .example(json!({"match": {"queue": "payments"}, "max_running": 5}))
@@ -47,7 +48,7 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// Which tasks a rule is about, and what all of them that run may come to: one of `max_running` and `capacity`.
+/// A rule: the tasks it matches, and the limit for those that run. Give one of `max_running` and `capacity`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewRule)]
@@ -55,37 +56,36 @@ struct RuleIn {
     #[serde(default, rename = "match")]
     #[schema(value_type = Option<MatchIn>)]
     matcher: Option<Object<MatchIn>>,
-    /// Labels: one limit for each combination of their values. A task that lacks one of them is not limited.
+    /// Labels: each combination of their values has its own limit. A task without one of them is not limited.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 16)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 16)]
     per: Vec<String>,
-    /// How many may run at once.
+    /// Maximum number of running tasks.
     #[serde(default)]
     #[schema(maximum = 1_000_000_000)]
     max_running: Option<u32>,
-    /// How much those that run may still have to do, all together: what each expects and has not counted yet, or 1 where it does
-    /// not say.
+    /// Maximum total weight of the running tasks: `expected` minus the progress of each, or 1 without `expected`.
     #[serde(default)]
     #[schema(maximum = 1_000_000_000)]
     capacity: Option<u32>,
-    /// Of the values of `per`, the one of which the fewest run goes first, within a priority.
+    /// Fair share: within a priority, the value of `per` with the fewest running tasks goes first.
     #[serde(default)]
     fair: bool,
 }
 
-/// What is not said matches anything.
+/// Conditions of a rule; fields left out match everything.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleMatch)]
 struct MatchIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     queue: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     kind: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Labels)]
+    #[schema(value_type = schema_types::LabelsSchema)]
     labels: BTreeMap<String, String>,
 }
 

@@ -1,6 +1,4 @@
-//! Schedules: what starts by itself, by cron, by spans or by events.
-
-use std::sync::Arc;
+//! Schedules: start workflows or tasks by cron, interval or event.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -14,15 +12,16 @@ use serde_json::{Value, json};
 
 use super::admin::NothingIn;
 use super::workflows::is_path_at;
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::once::Once;
+use crate::idempotency::IdempotencyKey;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::schedule::{self as shape, ScheduleIn};
 use crate::wire::{self, NoteIn, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let (all, one) = ("/api/v1/schedules", "/api/v1/schedules/{name}");
     let whole = || schema::named("Schedule");
@@ -31,13 +30,13 @@ pub fn lines() -> Vec<Line> {
     let with_name = json!({"name": "heartbeat", "every": "8h", "task": {"kind": "check"}});
     let act = |id| Doc::new(id).once().answers(whole()).problems(&["not-found", "conflict"]);
     vec![
-        line(Method::GET, all, Need::Read, "Schedules, by name", get(list))
+        line(Method::GET, all, Need::Read, "List schedules", get(list))
             .doc(Doc::new("listCronSchedules").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
-        line(Method::POST, all, Need::Operate, "Make a schedule", post(create)).doc(
+        line(Method::POST, all, Need::Operate, "Create a schedule", post(create)).doc(
             Doc::new("createSchedule")
                 .about(
-                    "By cron or by spans, in a time zone, or whenever an event is told, it starts a workflow or a task. Each instant \
-                     fires once, however many servers there are. What it starts is checked beforehand.",
+                    "Starts a workflow or a task by cron or interval in a time zone, or on an event. Each run starts \
+                     once per cluster. The workflow or task is validated beforehand.",
                 )
                 .needs::<ScheduleIn>()
                 .example(with_name)
@@ -45,11 +44,11 @@ pub fn lines() -> Vec<Line> {
                 .creates(whole())
                 .problems(&["name-taken"]),
         ),
-        line(Method::GET, one, Need::Read, "A schedule, its next instants and what came of the last", get(show))
+        line(Method::GET, one, Need::Read, "Get a schedule with its next and last runs", get(show))
             .doc(Doc::new("getSchedule").answers(whole()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Put a schedule in place of the one there is", put(replace)).doc(
+        line(Method::PUT, one, Need::Operate, "Replace a schedule", put(replace)).doc(
             Doc::new("putSchedule")
-                .about("As long as both name the same instants, what was dealt with stays so. Another rhythm begins now.")
+                .about("If the times do not change, past runs are kept. A new trigger begins now.")
                 .needs::<ScheduleIn>()
                 .example(fields)
                 .answers(whole())
@@ -58,14 +57,14 @@ pub fn lines() -> Vec<Line> {
         ),
         line(Method::DELETE, one, Need::Operate, "Delete a schedule", delete(remove))
             .doc(Doc::new("deleteSchedule").answers_nothing().problems(&["not-found"])),
-        line(Method::POST, "/api/v1/schedules/{name}/pause", Need::Operate, "Let its instants pass", post(pause))
+        line(Method::POST, "/api/v1/schedules/{name}/pause", Need::Operate, "Pause a schedule", post(pause))
             .doc(act("pauseSchedule").takes::<NoteIn>()),
-        line(Method::POST, "/api/v1/schedules/{name}/resume", Need::Operate, "Fire again from now on", post(resume))
-            .doc(act("resumeSchedule").takes::<NoteIn>().about("What passed in the meantime is not made up for.")),
-        line(Method::POST, "/api/v1/schedules/{name}/trigger", Need::Operate, "Start what it starts, now", post(trigger))
+        line(Method::POST, "/api/v1/schedules/{name}/resume", Need::Operate, "Resume a schedule", post(resume))
+            .doc(act("resumeSchedule").takes::<NoteIn>().about("Runs missed during the pause are not caught up.")),
+        line(Method::POST, "/api/v1/schedules/{name}/trigger", Need::Operate, "Trigger a schedule now", post(trigger))
             .doc(
                 Doc::new("triggerSchedule")
-                    .about("Whether it is paused or not; its instants stay as they are.")
+                    .about("Works also while it is paused; its regular times stay the same.")
                     .takes::<NothingIn>()
                     .once()
                     .creates(schema::named("ScheduleRun"))
@@ -74,15 +73,13 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-type Shared = State<Arc<App>>;
-
-/// A name that can be none is that of no schedule.
+/// Refuses an invalid schedule name as not found.
 fn known(name: &str) -> Result<(), Problem> {
     is_path_at("name", name).map_err(|_| Problem::not_found("schedule"))
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -97,7 +94,7 @@ async fn view(app: &App, namespace: &str, name: &str) -> Result<Json<Value>, Pro
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -106,9 +103,9 @@ async fn show(
 }
 
 async fn create(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let mut given: ScheduleIn = wire::read(&body)?;
@@ -123,12 +120,12 @@ async fn create(
         Ok(Json(shape::shown(&view)))
     };
     let as_it_is = move |_| async move { view(&again, &other, &called).await };
-    let answer = once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await?;
+    let answer = idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
 async fn replace(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -136,7 +133,7 @@ async fn replace(
     is_path_at("name", &name)?;
     let given: ScheduleIn = wire::read(&body)?;
     if given.name.as_ref().is_some_and(|given| *given != name) {
-        return Err(Invalid::one("name", format!("must be `{name}`, as in the address, or be left out")).into());
+        return Err(Invalid::one("name", format!("must be `{name}`, as in the path, or be left out")).into());
     }
     let (view, new) =
         app.engine.replace_schedule(&caller.namespace, &name, given.spec()?, &caller.act(None, None)).await?;
@@ -145,7 +142,7 @@ async fn replace(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -157,10 +154,10 @@ async fn remove(
 macro_rules! acts {
     ($($verb:ident $command:ident),+) => {
         $(async fn $verb(
-            State(app): Shared,
+            State(app): AppState,
             Extension(caller): Extension<Caller>,
             Path(name): Path<String>,
-            once: Once,
+            idempotency: IdempotencyKey,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let given: NoteIn = wire::read(&body)?;
@@ -171,7 +168,7 @@ macro_rules! acts {
             let act =
                 move |by: Actor| async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
             let as_it_is = move |_| async move { view(&again, &other, &called).await };
-            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+            idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }
@@ -179,10 +176,10 @@ macro_rules! acts {
 acts!(pause pause_schedule, resume resume_schedule);
 
 async fn trigger(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let NothingIn {} = wire::read(&body)?;
@@ -195,13 +192,13 @@ async fn trigger(
     };
     let made = move |kept: Option<Value>| async move {
         let kept = kept.and_then(|kept| serde_json::from_value::<Run>(kept).ok());
-        // Keys of the version before have no answer.
+        // Idempotency keys of older versions have no stored response.
         let run = match kept {
             Some(run) => Some(run),
             None => again.engine.schedule(&other, &called).await?.standing.last_manual_run,
         };
         run.as_ref().map(shape::run).map(Json).ok_or_else(|| Problem::not_found("run of this schedule"))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, by, act, made).await?;
+    let answer = idempotency.run_once(&app, &caller.namespace, &body, by, act, made).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }

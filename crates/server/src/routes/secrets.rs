@@ -1,6 +1,4 @@
-//! Named secrets: put, listed without their values, deleted.
-
-use std::sync::Arc;
+//! Named secrets: put, list without values, delete.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -13,38 +11,38 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::admin::NothingIn;
-use super::{CURSOR, LIMIT, Line, Query, line};
-use crate::App;
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::{self, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let (all, one) = ("/api/v1/secrets", "/api/v1/secrets/{name}");
     let whole = || schema::named("Secret");
     let reencrypted = schema::object([
-        ("key_id", schema::about(schema::text(), "The key that everything is encrypted with now.")),
+        ("key_id", schema::about(schema::text(), "Id of the current encryption key.")),
         ("reencrypted", schema::count()),
         ("unchanged", schema::count()),
         (
             "unreadable",
             schema::about(
                 schema::list(schema::object([("namespace", schema::text()), ("name", schema::text())])),
-                "Secrets that no key of this server can read.",
+                "Secrets that no key of this server can decrypt.",
             ),
         ),
     ]);
     vec![
-        line(Method::GET, all, Need::Read, "Named secrets, without their values", get(list))
+        line(Method::GET, all, Need::Read, "List named secrets, without values", get(list))
             .doc(Doc::new("listSecrets").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
-        line(Method::GET, one, Need::Read, "A named secret, without its value", get(show))
+        line(Method::GET, one, Need::Read, "Get a named secret, without its value", get(show))
             .doc(Doc::new("getSecret").answers(whole()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Put a secret under a name", put(replace)).doc(
+        line(Method::PUT, one, Need::Operate, "Create or update a named secret", put(replace)).doc(
             Doc::new("putSecret")
                 .about(
-                    "Calls, commands and subscriptions of this namespace name it as `{\"secret\": NAME}`. The value is encrypted, \
-                     used when a call is made, and shown to nobody.",
+                    "Calls, commands and subscriptions of this namespace refer to it as `{\"secret\": NAME}`. The \
+                     value is stored encrypted, used when a call is made, and never shown.",
                 )
                 .needs::<SecretIn>()
                 .example(json!({"value": "sk_test_51H8"}))
@@ -58,14 +56,14 @@ pub fn lines() -> Vec<Line> {
             Method::POST,
             "/api/v1/secrets/reencrypt",
             Need::AdministerAll,
-            "Encrypt all secrets with the newest key",
+            "Re-encrypt all secrets with the newest key",
             post(reencrypt),
         )
         .doc(
             Doc::new("reencryptSecrets")
                 .about(
-                    "Of the keys that the server was started with the first encrypts and all of them decrypt. After this the others \
-                     are needed no more.",
+                    "The first key that the server was started with encrypts, all of them decrypt. Afterwards the \
+                     other keys are no longer needed.",
                 )
                 .takes::<NothingIn>()
                 .answers(reencrypted),
@@ -73,14 +71,12 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-type Shared = State<Arc<App>>;
-
-/// A value for a name.
+/// The value of a named secret.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewSecret)]
 struct SecretIn {
-    /// 16 KiB at most.
+    /// The secret value; at most 16 KiB.
     #[schema(min_length = 1, max_length = 16384)]
     value: String,
 }
@@ -96,7 +92,7 @@ fn shown(it: &SecretView) -> Value {
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -107,7 +103,7 @@ async fn list(
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -115,7 +111,7 @@ async fn show(
 }
 
 async fn replace(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
@@ -127,7 +123,7 @@ async fn replace(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -136,7 +132,7 @@ async fn remove(
 }
 
 async fn reencrypt(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {

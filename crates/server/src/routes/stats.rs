@@ -1,4 +1,4 @@
-//! Numbers: how many tasks there are in each state, and what is due when.
+//! Statistics: task counts by state, and upcoming work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::wire::instant;
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     use schema::{count, flag, instant, list, nullable, object, text};
     let by_state =
@@ -29,7 +30,7 @@ pub fn lines() -> Vec<Line> {
         ("total", count()),
         ("open", count()),
         ("by_state", by_state()),
-        ("held", schema::about(by_state(), "Those of them that are kept from running: paused or held by a guard.")),
+        ("held", schema::about(by_state(), "Tasks that are paused or held by a guard.")),
         ("next", object([("retry", nullable(instant())), ("start", nullable(instant()))])),
     ]);
     let coming = object([
@@ -44,25 +45,25 @@ pub fn lines() -> Vec<Line> {
             list(object([
                 ("at", instant()),
                 ("count", schema::about(count(), "Tasks that are due.")),
-                ("schedules", schema::about(count(), "Instants at which schedules fire.")),
+                ("schedules", schema::about(count(), "Runs of schedules.")),
             ])),
         ),
     ]);
     vec![
-        line(Method::GET, "/api/v1/stats", Need::Read, "How many tasks are in each state", get(stats))
+        line(Method::GET, "/api/v1/stats", Need::Read, "Count tasks by state", get(stats))
             .doc(Doc::new("getStats").answers(counts)),
-        line(Method::GET, "/api/v1/upcoming", Need::Read, "What is due when", get(upcoming))
+        line(Method::GET, "/api/v1/upcoming", Need::Read, "Upcoming work", get(upcoming))
             .doc(Doc::new("getUpcoming").query(UPCOMING_PARAMETERS).answers(coming)),
     ]
 }
 
 const UPCOMING_PARAMETERS: &[Param] = &[
-    Param::new("within", "How far to look ahead: a day where nothing is said.", || schema::named("Duration")),
-    Param::new("bucket", "How long each part is: 15 minutes where nothing is said.", || schema::named("Duration")),
+    Param::new("within", "How far to look ahead; default: a day.", || schema::named("Duration")),
+    Param::new("bucket", "Bucket size; default: 15 minutes.", || schema::named("Duration")),
 ];
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let counts = app.counted.of(app.engine.store(), &caller.namespace, app.engine.now()).await?;
+    let counts = app.count_cache.of(app.engine.store(), &caller.namespace, app.engine.now()).await?;
     let next = next_of(&app, &caller.namespace).await?;
     let words = |counts: &BTreeMap<comeback_core::State, u64>| -> BTreeMap<&str, u64> {
         counts.iter().map(|(state, count)| (state.word(), *count)).collect()
@@ -80,12 +81,12 @@ async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
     })))
 }
 
-/// Every namespace that has tasks.
+/// Counts of every namespace that has tasks.
 pub async fn namespaces(app: &App) -> Result<BTreeSet<String>, StoreError> {
     Ok(app.engine.store().lane_namespaces(None).await?.into_iter().collect())
 }
 
-/// The first retry and the first start of one namespace. Where there is no other, the store knows without looking.
+/// The next retry and the next start of a namespace. With a single namespace the store knows them without a scan.
 pub async fn next_of(app: &App, namespace: &str) -> Result<NextDue, Problem> {
     if namespaces(app).await?.iter().all(|name| name == namespace) {
         return Ok(app.engine.store().next_due().await?);
@@ -101,7 +102,7 @@ pub async fn next_of(app: &App, namespace: &str) -> Result<NextDue, Problem> {
     Ok(NextDue { retry: first("retry_pending").await?, start: first("waiting").await?, ..NextDue::default() })
 }
 
-/// Tasks that one look at the future counts.
+/// Maximum number of tasks counted for upcoming work.
 const MOST_COUNTED: usize = 20_000;
 
 async fn upcoming(
@@ -117,7 +118,7 @@ async fn upcoming(
     let within = span("within", Millis::from_secs(86_400))?;
     let bucket = span("bucket", Millis::from_secs(900))?;
     if bucket.0 == 0 || within.0 / bucket.0 > 10_000 {
-        return Err(Invalid::one("bucket", "must be so long that there are 10000 at most").into());
+        return Err(Invalid::one("bucket", "is too short: at most 10000 buckets").into());
     }
     let now = app.engine.now();
     let filter = Filter::parse(&format!("state:open due:<{}", (now + within).to_rfc3339()), now)

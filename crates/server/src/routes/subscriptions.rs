@@ -1,6 +1,4 @@
-//! Subscriptions: who is told of what happens, by signed calls.
-
-use std::sync::Arc;
+//! Webhook subscriptions: events delivered by signed calls.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -17,16 +15,17 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::admin::NothingIn;
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{self, Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::wire::subscription::{self as shape, RedeliverIn, SubscriptionIn};
-use crate::wire::{self, Instant, Page, Span};
+use crate::wire::{self, DurationIn, Instant, Page};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let (all, one) = ("/api/v1/subscriptions", "/api/v1/subscriptions/{id}");
     let whole = || schema::named("Subscription");
@@ -36,14 +35,14 @@ pub fn lines() -> Vec<Line> {
     let other = json!({"url": "https://example.com/events", "types": ["RetryScheduled", "execution.*"], "format": "cloudevents",
         "filter": "kind:payments.*"});
     vec![
-        line(Method::GET, all, Need::Read, "Subscriptions, by id", get(list))
+        line(Method::GET, all, Need::Read, "List webhook subscriptions", get(list))
             .doc(Doc::new("listSubscriptions").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
-        line(Method::POST, all, Need::Operate, "Tell somebody outside what happens", post(create)).doc(
+        line(Method::POST, all, Need::Operate, "Create a webhook subscription", post(create)).doc(
             Doc::new("createSubscription")
                 .about(
-                    "From now on, every event of these types is delivered by a POST that is signed as Standard Webhooks has it \
-                     (`webhook-id`, `webhook-timestamp`, `webhook-signature`), and tried again until it is answered with a \
-                     success. 410 disables the subscription. The secret is shown in this answer only.",
+                    "Delivers new events of these types by a POST signed as in Standard Webhooks (`webhook-id`, \
+                     `webhook-timestamp`, `webhook-signature`), retried until it succeeds. A 410 response disables \
+                     the subscription. The secret is shown in this response only.",
                 )
                 .needs::<SubscriptionIn>()
                 .example(example)
@@ -52,13 +51,13 @@ pub fn lines() -> Vec<Line> {
                 .creates(with_secret())
                 .problems(&["name-taken"]),
         ),
-        line(Method::GET, one, Need::Read, "A subscription, without its secret", get(show))
+        line(Method::GET, one, Need::Read, "Get a webhook subscription, without its secret", get(show))
             .doc(Doc::new("getSubscription").answers(whole()).problems(&["not-found"])),
-        line(Method::PUT, one, Need::Operate, "Put a subscription in place of the one there is", put(replace)).doc(
+        line(Method::PUT, one, Need::Operate, "Create or replace a webhook subscription", put(replace)).doc(
             Doc::new("putSubscription")
                 .about(
-                    "It goes on where the old one stopped; one that was disabled is told again. A new one is answered with its \
-                     secret.",
+                    "It continues at the position of the old one; a disabled one is enabled again. The response of a \
+                     new one contains its secret.",
                 )
                 .needs::<SubscriptionIn>()
                 .example(other)
@@ -66,30 +65,36 @@ pub fn lines() -> Vec<Line> {
                 .also(201)
                 .problems(&["conflict"]),
         ),
-        line(Method::DELETE, one, Need::Operate, "Delete a subscription", delete(remove))
+        line(Method::DELETE, one, Need::Operate, "Delete a webhook subscription", delete(remove))
             .doc(Doc::new("deleteSubscription").answers_nothing().problems(&["not-found"])),
-        line(Method::POST, "/api/v1/subscriptions/{id}/rotate", Need::Operate, "Sign with another secret", post(rotate)).doc(
+        line(
+            Method::POST,
+            "/api/v1/subscriptions/{id}/rotate",
+            Need::Operate,
+            "Rotate the signing secret",
+            post(rotate),
+        )
+        .doc(
             Doc::new("rotateSubscription")
-                .about("Both sign for a day. The new one is shown in this answer only.")
-                .takes::<RotateIn>()
+                .about("Both secrets sign for a day. The new one is shown in this response only.")
+                .takes::<RotateSecretIn>()
                 .once()
                 .answers(with_secret())
                 .problems(&["not-found", "conflict"]),
         ),
-        line(Method::POST, "/api/v1/subscriptions/{id}/test", Need::Operate, "Deliver something to try it out", post(test))
-            .doc(
-                Doc::new("testSubscription")
-                    .about("A delivery of the type `subscription.test`; what came of it is in the list of deliveries.")
-                    .takes::<NothingIn>()
-                    .once()
-                    .creates(schema::object([("task_id", schema::id())]))
-                    .problems(&["not-found", "conflict"]),
-            ),
+        line(Method::POST, "/api/v1/subscriptions/{id}/test", Need::Operate, "Send a test delivery", post(test)).doc(
+            Doc::new("testSubscription")
+                .about("Creates a delivery of the type `subscription.test`; its result is in the list of deliveries.")
+                .takes::<NothingIn>()
+                .once()
+                .creates(schema::object([("task_id", schema::id())]))
+                .problems(&["not-found", "conflict"]),
+        ),
         line(
             Method::POST,
             "/api/v1/subscriptions/{id}/redeliver",
             Need::Operate,
-            "Deliver again: one event, or what was given up",
+            "Redeliver one event, or failed deliveries",
             post(redeliver),
         )
         .doc(
@@ -99,35 +104,39 @@ pub fn lines() -> Vec<Line> {
                 .once()
                 .answers(schema::object([
                     ("tasks", schema::list(schema::id())),
-                    ("more", schema::about(schema::flag(), "There is more: ask again.")),
+                    ("more", schema::about(schema::flag(), "Whether there are more: repeat the request.")),
                 ]))
                 .problems(&["not-found", "conflict"]),
         ),
-        line(Method::GET, "/api/v1/subscriptions/{id}/deliveries", Need::Read, "Deliveries, newest first", get(deliveries))
-            .doc(
-                Doc::new("listDeliveries")
-                    .about("Each is a task: its attempts and answers are at `/tasks/{id}/attempts`.")
-                    .query(&[LIMIT, CURSOR])
-                    .answers(schema::page(schema::named("Delivery")))
-                    .problems(&["not-found"]),
-            ),
+        line(
+            Method::GET,
+            "/api/v1/subscriptions/{id}/deliveries",
+            Need::Read,
+            "List deliveries, newest first",
+            get(deliveries),
+        )
+        .doc(
+            Doc::new("listDeliveries")
+                .about("Each delivery is a task: its attempts are at `/tasks/{id}/attempts`.")
+                .query(&[LIMIT, CURSOR])
+                .answers(schema::page(schema::named("Delivery")))
+                .problems(&["not-found"]),
+        ),
     ]
 }
-
-type Shared = State<Arc<App>>;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SecretRotation)]
-struct RotateIn {
-    /// One is made where nothing is said.
+struct RotateSecretIn {
+    /// The new secret; default: generated.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::SigningSecret>)]
+    #[schema(value_type = Option<schema_types::SigningSecretSchema>)]
     secret: Option<SecretText>,
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -142,7 +151,7 @@ async fn view(app: &App, namespace: &str, id: &str) -> Result<Json<Value>, Probl
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -150,16 +159,16 @@ async fn show(
 }
 
 async fn create(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let mut given: SubscriptionIn = wire::read(&body)?;
     let id = match given.id.take() {
         Some(id) => id,
-        // The same for who asks again.
-        None => auth::key_id(once.key().map(|key| (caller.namespace.as_str(), "subscription", key)))?,
+        // The same id for a repeated request.
+        None => auth::key_id(idempotency.text().map(|key| (caller.namespace.as_str(), "subscription", key)))?,
     };
     let (spec, secret) = given.read()?;
     let (here, again) = (app.clone(), app.clone());
@@ -170,19 +179,19 @@ async fn create(
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
     let as_it_is = move |_| async move { view(&again, &other, &called).await };
-    let answer = once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await?;
+    let answer = idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
 async fn replace(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: SubscriptionIn = wire::read(&body)?;
     if given.id.as_ref().is_some_and(|given| *given != id) {
-        return Err(Invalid::one("id", format!("must be `{id}`, as in the address, or be left out")).into());
+        return Err(Invalid::one("id", format!("must be `{id}`, as in the path, or be left out")).into());
     }
     let keeps_headers = !given.has_headers();
     let (mut spec, secret) = given.read()?;
@@ -196,7 +205,7 @@ async fn replace(
 }
 
 async fn remove(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -205,13 +214,13 @@ async fn remove(
 }
 
 async fn rotate(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let given: RotateIn = wire::read(&body)?;
+    let given: RotateSecretIn = wire::read(&body)?;
     let secret = shape::secret(given.secret)?;
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
@@ -221,14 +230,14 @@ async fn rotate(
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
     let as_it_is = move |_| async move { view(&again, &other, &called).await };
-    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
 async fn test(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let NothingIn {} = wire::read(&body)?;
@@ -247,25 +256,25 @@ async fn test(
         let task = found.items.first().map(|it| it.stored.task.id.to_string());
         task.map(|task| Json(json!({"task_id": task}))).ok_or_else(|| Problem::not_found("delivery"))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, by, act, made).await?;
+    let answer = idempotency.run_once(&app, &caller.namespace, &body, by, act, made).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
 async fn redeliver(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RedeliverIn = wire::read(&body)?;
     if given.event.as_ref().is_some_and(|event| event.len() > 200) {
-        return Err(Invalid::one("event", "may have 200 bytes at most").into());
+        return Err(Invalid::one("event", "must be at most 200 bytes").into());
     }
     let what = match (given.event, given.since, given.within) {
         (Some(event), None, None) => Redeliver::Event(event),
         (None, Some(Instant(since)), None) => Redeliver::Since(since),
-        (None, None, Some(Span(span))) => Redeliver::Since(app.engine.now() - span),
+        (None, None, Some(DurationIn(span))) => Redeliver::Since(app.engine.now() - span),
         _ => return Err(Invalid::one("event", "give one of `event`, `since` and `within`").into()),
     };
     let here = app.clone();
@@ -274,11 +283,11 @@ async fn redeliver(
     let act =
         move |by: Actor| async move { Ok(Json(here.engine.redeliver(&namespace, &id, what, &by).await?.to_json())) };
     let made = |kept: Option<Value>| async { Ok(Json(kept.unwrap_or_else(|| Redelivered::default().to_json()))) };
-    once.guard(&app, &caller.namespace, &body, by, act, made).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, made).await
 }
 
 async fn deliveries(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,

@@ -1,7 +1,8 @@
-//! Tasks: submit, look at, and act on.
+//! Tasks: submit, list, show and act on.
+//!
+//! Over 500 lines: all handlers of one resource, each a few lines.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -22,56 +23,58 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::policies::read_policy;
-use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
+use super::{AppState, CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::page::{ListPage, LogPage};
 use crate::problem::Problem;
-use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
-use crate::wire::{self, Instant, Object, Page, Raw, Span, lease::ErrorIn};
+use crate::wire::task::{self as shape, SubmitContext, TaskIn, TasksIn};
+use crate::wire::{self, DurationIn, Instant, Object, Page, Raw, lease::ErrorIn};
 use crate::{App, mask};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let at = |method, path, need, summary, answer| line(method, path, need, summary, answer);
     let page_of = |name: &str| schema::page(schema::named(name));
     let about_one = |id| Doc::new(id).problems(&["not-found"]);
     vec![
-        large(at(Method::POST, "/api/v1/tasks", Need::Submit, "Submit one task or many", post(submit)))
+        large(at(Method::POST, "/api/v1/tasks", Need::Submit, "Submit one task or a batch", post(submit)))
             .doc(submit_doc()),
         at(Method::GET, "/api/v1/tasks", Need::Read, "List tasks by a filter", get(list))
             .doc(Doc::new("listTasks").query(LIST_PARAMETERS).answers(page_of("TaskLine"))),
-        at(Method::GET, "/api/v1/tasks/{id}", Need::Read, "Everything about a task", get(show))
+        at(Method::GET, "/api/v1/tasks/{id}", Need::Read, "Get a task", get(show))
             .doc(about_one("getTask").answers(schema::named("Task"))),
         at(
             Method::PATCH,
             "/api/v1/tasks/{id}",
             Need::Submit,
-            "Say how a hook's task ended, how far it has come, or what its labels, priority and policy are",
+            "Complete a hook's task, report its progress, or change labels, priority and policy",
             axum::routing::patch(settle),
         )
         .doc(settle_doc()),
-        at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts))
+        at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "List the attempts of a task", get(attempts))
             .doc(about_one("listAttempts").query(ATTEMPT_PARAMETERS).answers(page_of("Attempt"))),
-        at(Method::GET, "/api/v1/tasks/{id}/payloads", Need::Read, "Every version of its payload", get(payloads))
+        at(Method::GET, "/api/v1/tasks/{id}/payloads", Need::Read, "List the versions of a payload", get(payloads))
             .doc(about_one("listPayloads").answers(page_of("PayloadVersion"))),
-        at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events))
+        at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "List the events of a task", get(events))
             .doc(about_one("listTaskEvents").query(PAGE_PARAMETERS).answers(page_of("LogEvent"))),
-        at(Method::GET, "/api/v1/tasks/{id}/why", Need::Read, "The last verdict, in words and as data", get(why))
+        at(Method::GET, "/api/v1/tasks/{id}/why", Need::Read, "Explain the last decision", get(why))
             .doc(about_one("explainTask").answers(schema::named("Why"))),
-        at(Method::GET, "/api/v1/tasks/{id}/forecast", Need::Read, "The attempts still to come", get(forecast))
+        at(Method::GET, "/api/v1/tasks/{id}/forecast", Need::Read, "Forecast the attempts to come", get(forecast))
             .doc(about_one("forecastTask").query(&[LIMIT]).answers(schema::named("Forecast"))),
-        at(Method::POST, "/api/v1/tasks/{id}/retry", Need::Operate, "Retry by hand", post(retry)).doc(retry_doc()),
+        at(Method::POST, "/api/v1/tasks/{id}/retry", Need::Operate, "Retry a task", post(retry)).doc(retry_doc()),
         at(Method::POST, "/api/v1/tasks/{id}/cancel", Need::Operate, "Cancel", post(cancel)).doc(
-            act_doc::<ActIn>("cancelTask").about("Definitive: no new attempt, whatever is decided at the same moment."),
+            act_doc::<TaskActIn>("cancelTask")
+                .about("Final: no new attempt starts, whatever is decided at the same time."),
         ),
         at(Method::POST, "/api/v1/tasks/{id}/pause", Need::Operate, "Pause", post(pause))
-            .doc(act_doc::<ActIn>("pauseTask")),
+            .doc(act_doc::<TaskActIn>("pauseTask")),
         at(Method::POST, "/api/v1/tasks/{id}/resume", Need::Operate, "Resume", post(resume))
-            .doc(act_doc::<ActIn>("resumeTask")),
-        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(reschedule))
+            .doc(act_doc::<TaskActIn>("resumeTask")),
+        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Snooze a task", post(reschedule))
             .doc(act_doc::<MoveIn>("snoozeTask").example(json!({"delay": "10m", "note": "the bank is closed"}))),
-        at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Move the due time", post(reschedule))
+        at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Reschedule a task", post(reschedule))
             .doc(act_doc::<MoveIn>("rescheduleTask").example(json!({"at": "2030-01-31T09:00:00Z"}))),
     ]
 }
@@ -87,16 +90,16 @@ fn submit_doc() -> Doc {
     let first = "$response.body#/tasks/0/id";
     Doc::new("submitTasks")
         .about(
-            "One task as an object, or many under `tasks`: all of them are taken or none. Tasks that need each other make one \
-             execution.",
+            "One task as an object, or a batch in `tasks`: all are accepted or none. Tasks connected by `needs` form \
+             one execution.",
         )
         .needs::<TaskIn>()
-        .needs::<ManyIn>()
+        .needs::<TasksIn>()
         .example(one)
         .example(linked)
         .once()
         .problems(&["insufficient-credits"])
-        .header(Param::new("traceparent", "Kept with the tasks and passed on (W3C Trace Context).", name))
+        .header(Param::new("traceparent", "Stored with the tasks and propagated (W3C Trace Context).", name))
         .creates(schema::named("Submitted"))
         .leads("getTask", "id", first)
         .leads("listAttempts", "id", first)
@@ -125,9 +128,9 @@ fn retry_doc() -> Doc {
         ("task", schema::named("Task")),
         ("message", schema::text()),
         ("queue_position", schema::nullable(schema::count())),
-        ("payload", schema::about(schema::nullable(edited), "Where the payload was edited: what became of it.")),
+        ("payload", schema::about(schema::nullable(edited), "Changes to the payload, if it was edited.")),
     ]);
-    act_doc::<RetryIn>("retryTask")
+    act_doc::<TaskRetryIn>("retryTask")
         .example(json!({"payload_patch": {"card": {"number": "4242"}, "coupon": null}, "note": "a typo"}))
         .example(json!({"note": "the bank is back", "requested_by": "ops"}))
         .answers(answer)
@@ -137,10 +140,10 @@ fn retry_doc() -> Doc {
 fn settle_doc() -> Doc {
     Doc::new("settleTask")
         .about(
-            "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. \
-             Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever \
-             runs it, and a priority to any that is open. A policy takes an operator's key and holds from its next failure on, or from its \
-             next retry where it is over; when it is due next stays as it is, and so do its timeout and its deadline.",
+            "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; a completed one is \
+             refused. Counts are added to the previous ones, and count as a heartbeat. Labels and a policy may be \
+             changed on any task, a priority on any open one. A policy requires an operator key and applies from the \
+             next failure, or from the next retry of a completed task; due time, timeout and deadline stay unchanged.",
         )
         .needs::<SettleIn>()
         .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
@@ -151,13 +154,11 @@ fn settle_doc() -> Doc {
         .problems(&["not-found", "lease-lost", "task-canceled", "wrong-state", "conflict"])
 }
 
-type Shared = State<Arc<App>>;
-
 async fn submit(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
@@ -167,7 +168,7 @@ async fn submit(
     let bound = app.kind_policies.of_kinds(&**app.engine.store(), &caller.namespace, of_policies).await?;
     let traceparent = header_text(&headers, "traceparent")?;
     let (kinds, namespace) = (&app.engine.config().kinds, caller.namespace.as_str());
-    let context = Context { policies: &app.policies, limits, traceparent, bound, kinds, namespace };
+    let context = SubmitContext { policies: &app.policies, limits, traceparent, bound, kinds, namespace };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks
@@ -183,7 +184,7 @@ async fn submit(
         caller.check_scope(spec.queue.as_deref().unwrap_or("default"), &spec.kind)?;
     }
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
-    let idempotency = once.of(&app, &body)?;
+    let idempotency = idempotency.with_body(&app, &body)?;
     let request = Submit {
         namespace: caller.namespace,
         tasks: specs,
@@ -195,7 +196,7 @@ async fn submit(
     Ok((StatusCode::CREATED, Json(answered(&answer, &keys))).into_response())
 }
 
-/// One task, or many under `tasks`.
+/// Reads one task, or many under `tasks`.
 fn read_tasks(body: &Bytes) -> Result<(Vec<TaskIn>, Option<shape::ExecutionIn>, bool), Problem> {
     #[derive(Deserialize)]
     struct Probe {
@@ -206,7 +207,7 @@ fn read_tasks(body: &Bytes) -> Result<(Vec<TaskIn>, Option<shape::ExecutionIn>, 
     }
     let probe: Probe = wire::read(body)?;
     if probe.tasks.is_some() || probe.execution.is_some() {
-        let many: ManyIn = wire::read(body)?;
+        let many: TasksIn = wire::read(body)?;
         let tasks = many.tasks.into_iter().map(|Object(task)| task).collect();
         return Ok((tasks, many.execution.map(|Object(execution)| execution), true));
     }
@@ -233,23 +234,24 @@ const LIST_PARAMETERS: &[Param] = &[
         "A filter, such as `state:retrying queue:mail attempt:>=3 due:<1h \"connection refused\"`.",
         schema::text,
     ),
-    Param::new("state", "A state, a family of states or a word that people use; several with commas.", schema::text),
-    Param::new("kind", "A kind, or the beginning of one with a star.", schema::text),
-    Param::new("queue", "A queue, or the beginning of one with a star.", schema::text),
+    Param::new("state", "Comma-separated states, families of states or aliases.", schema::text),
+    Param::new("kind", "A kind, or a prefix followed by `*`.", schema::text),
+    Param::new("queue", "A queue, or a prefix followed by `*`.", schema::text),
     Param::new("execution_id", "Tasks of this execution.", schema::id),
-    Param::new("dependency", "Tasks that depend on this.", schema::text),
-    Param::new("error_class", "Whose last error is of this class.", || schema::named("Class")),
-    Param::new("fingerprint", "Whose last error looks like this.", fingerprint),
-    Param::new("due_before", "Due before an instant, or within a span from now.", || schema::named("Moment")),
-    Param::new("sort", "The order; newest first where nothing is said.", sorts),
+    Param::new("dependency", "Tasks with this dependency.", schema::text),
+    Param::new("error_class", "Tasks whose last error has this class.", || schema::named("Class")),
+    Param::new("fingerprint", "Tasks whose last error has this fingerprint.", fingerprint),
+    Param::new("due_before", "Due before an instant, or within a duration from now.", || schema::named("Moment")),
+    Param::new("sort", "Sort order; default: newest first.", sorts),
     LIMIT,
     CURSOR,
     Param::new(LABELS, "Tasks whose label has this value, as in `label.tenant=acme`.", labels),
 ];
 const PAGE_PARAMETERS: &[Param] = &[LIMIT, CURSOR];
 const ATTEMPT_PARAMETERS: &[Param] =
-    &[LIMIT, CURSOR, Param::new("newest", "The newest first; else the oldest.", schema::flag)];
+    &[LIMIT, CURSOR, Param::new("newest", "Newest first; default: oldest first.", schema::flag)];
 
+/// Schema of a fingerprint.
 pub fn fingerprint() -> Value {
     json!({"type": "string", "pattern": "^[0-9a-fA-F]{16}$"})
 }
@@ -263,7 +265,7 @@ fn labels() -> Value {
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -277,7 +279,7 @@ async fn list(
     };
     let after: Option<ListCursor> = query.parse("cursor")?;
     if after.is_some_and(|cursor| cursor.sort != sort) {
-        return Err(Invalid::one("cursor", "is of a list that was sorted otherwise").into());
+        return Err(Invalid::one("cursor", "is of a list with another sort order").into());
     }
     let mut page = ListPage::new(query.limit()?, after);
     let mut request = ListQuery { filter, sort, limit: 0, after, now };
@@ -292,7 +294,7 @@ async fn list(
     Ok(Json(Page { items, next_cursor: shape::next_cursor(listing.next) }))
 }
 
-/// The grammar of `q`, and a parameter for what is asked most. The value of a parameter is taken as it is.
+/// Reads the filter: `q`, and parameters for the most common fields, whose values are taken literally.
 pub fn read_filter(query: &Query, now: Timestamp) -> Result<Filter, Problem> {
     let mut filter = filter_from("q", query.text("q").unwrap_or_default(), now)?;
     let named = [
@@ -313,14 +315,14 @@ pub fn read_filter(query: &Query, now: Timestamp) -> Result<Filter, Problem> {
     Ok(filter)
 }
 
-/// A filter, or where it is wrong.
+/// Parses a filter. The problem carries the position of the fault.
 pub fn filter_from(at: &str, text: &str, now: Timestamp) -> Result<Filter, Problem> {
     Filter::parse(text, now)
         .map_err(|error| Problem::from(Invalid::one(at, &error.message)).with("position", error.position))
 }
 
 async fn show(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -334,25 +336,25 @@ async fn show(
 }
 
 async fn attempts(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
     let query = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?;
-    let (newest, stretch) = (query.parse("newest")?.unwrap_or(false), Stretch::read(&query)?);
+    let (newest, range) = (query.parse("newest")?.unwrap_or(false), LogRange::read(&query)?);
     let id = task_id(&id)?;
     app.engine.task(&caller.namespace, id).await?;
     let old = app.engine.store().old_payloads(id).await?;
     if newest {
-        return newest_runs(&app, id, stretch, &old).await.map(Json);
+        return newest_runs(&app, id, range, &old).await.map(Json);
     }
     let told = |record: &Record| shape::attempt(record, &old).map(|it| (record.last_seq(), it)).into_iter().collect();
-    page_of_log(&app, Subject::Task(id), stretch, told).await.map(Json)
+    page_of_log(&app, Subject::Task(id), range, told).await.map(Json)
 }
 
 async fn payloads(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Page<Value>>, Problem> {
@@ -361,43 +363,44 @@ async fn payloads(
 }
 
 async fn events(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let stretch = Stretch::read(&Query::read(query.as_deref(), PAGE_PARAMETERS)?)?;
+    let range = LogRange::read(&Query::read(query.as_deref(), PAGE_PARAMETERS)?)?;
     let id = task_id(&id)?;
     app.engine.task(&caller.namespace, id).await?;
-    page_of_events(&app, Subject::Task(id), stretch).await.map(Json)
+    page_of_events(&app, Subject::Task(id), range).await.map(Json)
 }
 
-/// Which part of a log is wanted.
-pub struct Stretch {
+/// Range of a log: cursor and limit.
+pub struct LogRange {
     cursor: Option<u32>,
     limit: u32,
 }
 
-impl Stretch {
-    pub fn read(query: &Query) -> Result<Stretch, Problem> {
-        Ok(Stretch { cursor: query.parse("cursor")?, limit: query.limit()? })
+impl LogRange {
+    /// Reads the range from the query.
+    pub fn read(query: &Query) -> Result<LogRange, Problem> {
+        Ok(LogRange { cursor: query.parse("cursor")?, limit: query.limit()? })
     }
 }
 
-/// A page of the events of whatever has a log. A record stands for several, and a page may end between them.
-pub async fn page_of_events(app: &App, subject: Subject, stretch: Stretch) -> Result<Page<Value>, Problem> {
-    let after = stretch.cursor.unwrap_or(0);
+/// A page of events of a log. A record expands to several events, and a page may end between them.
+pub async fn page_of_events(app: &App, subject: Subject, range: LogRange) -> Result<Page<Value>, Problem> {
+    let after = range.cursor.unwrap_or(0);
     let told = |record: &Record| {
         record.expand().iter().filter(|event| event.seq > after).map(|event| (event.seq, event.told())).collect()
     };
-    page_of_log(app, subject, stretch, told).await
+    page_of_log(app, subject, range, told).await
 }
 
-/// A page of what is told of each record, with its place in the log.
+/// A page of a log; `told` gives the items of a record with their positions.
 async fn page_of_log(
     app: &App,
     subject: Subject,
-    Stretch { cursor, limit }: Stretch,
+    LogRange { cursor, limit }: LogRange,
     told: impl Fn(&Record) -> Vec<(u32, Value)>,
 ) -> Result<Page<Value>, Problem> {
     let mut page = LogPage::new(limit);
@@ -409,11 +412,11 @@ async fn page_of_log(
     Ok(page.into_page())
 }
 
-/// A page of the runs that have ended, from the newest back.
+/// A page of completed runs, newest first.
 async fn newest_runs(
     app: &App,
     id: TaskId,
-    Stretch { cursor, limit }: Stretch,
+    LogRange { cursor, limit }: LogRange,
     old: &[OldPayload],
 ) -> Result<Page<Value>, Problem> {
     let told = |record: &Record| shape::attempt(record, old).map(|it| (record.seq, it)).into_iter().collect();
@@ -427,7 +430,7 @@ async fn newest_runs(
 }
 
 async fn why(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
@@ -446,7 +449,7 @@ async fn why(
 }
 
 async fn forecast(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
@@ -457,36 +460,36 @@ async fn forecast(
     Ok(Json(shape::forecast(&forecast)))
 }
 
-/// Who acts, and why.
+/// Actor and note of an act.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Actor)]
-struct ActIn {
+struct TaskActIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
-    /// The key's name where nothing is said.
+    /// Name of the actor; default: the name of the key.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Retry)]
-struct RetryIn {
+struct TaskRetryIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
-    /// Goes on counting where the last cycle stopped.
+    /// Keep the retry counters instead of starting a new cycle.
     #[serde(default)]
     keep_counters: bool,
-    /// What the payload should say otherwise, as a JSON merge patch (RFC 7396): `null` takes a field away. The old payload is kept.
+    /// Changes to the payload as a JSON merge patch (RFC 7396): `null` removes a field. The old payload is kept.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     payload_patch: Option<Raw>,
 }
 
@@ -496,13 +499,13 @@ struct RetryIn {
 #[schema(as = Move)]
 struct MoveIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     requested_by: Option<String>,
     #[serde(default)]
-    delay: Option<Span>,
+    delay: Option<DurationIn>,
     #[serde(default)]
     at: Option<Instant>,
 }
@@ -510,7 +513,7 @@ struct MoveIn {
 impl MoveIn {
     fn moment(&self) -> Result<Moment, Problem> {
         match (self.delay, self.at) {
-            (Some(Span(span)), None) => Ok(Moment::After(span)),
+            (Some(DurationIn(span)), None) => Ok(Moment::After(span)),
             (None, Some(Instant(at))) => Ok(Moment::At(at)),
             _ => Err(Invalid::one("delay", "give either `delay` or `at`").into()),
         }
@@ -524,21 +527,21 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
     Ok(shown)
 }
 
-/// What is asked for, by whom, and whether under a key.
-fn deed(app: &App, act: Actor, once: Once, body: &Bytes) -> Result<ActorRequest, Problem> {
-    Ok(ActorRequest { act, once: once.of(app, body)? })
+/// An act with its actor and idempotency key.
+fn keyed_act(app: &App, act: Actor, idempotency: IdempotencyKey, body: &Bytes) -> Result<ActorRequest, Problem> {
+    Ok(ActorRequest { act, once: idempotency.with_body(app, body)? })
 }
 
 async fn retry(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
-    let act: RetryIn = wire::read(&body)?;
-    let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+    let act: TaskRetryIn = wire::read(&body)?;
+    let deed = keyed_act(&app, caller.act(act.requested_by, act.note), idempotency, &body)?;
     if let Some(patch) = &act.payload_patch {
         let patch: Value = serde_json::from_str(patch.0.get()).unwrap_or_default();
         mask::refuse_sent_back("payload_patch", &patch)?;
@@ -560,15 +563,15 @@ async fn retry(
 macro_rules! acts {
     ($($verb:ident),+) => {
         $(async fn $verb(
-            State(app): Shared,
+            State(app): AppState,
             Extension(caller): Extension<Caller>,
             Path(id): Path<String>,
-            once: Once,
+            idempotency: IdempotencyKey,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let id = task_id(&id)?;
-            let act: ActIn = wire::read(&body)?;
-            let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+            let act: TaskActIn = wire::read(&body)?;
+            let deed = keyed_act(&app, caller.act(act.requested_by, act.note), idempotency, &body)?;
             app.engine.$verb(&caller.namespace, id, deed).await?;
             Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
         })+
@@ -578,16 +581,16 @@ macro_rules! acts {
 acts!(cancel, pause, resume);
 
 async fn reschedule(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
     let given: MoveIn = wire::read(&body)?;
     let moment = given.moment()?;
-    let deed = deed(&app, caller.act(given.requested_by, given.note), once, &body)?;
+    let deed = keyed_act(&app, caller.act(given.requested_by, given.note), idempotency, &body)?;
     match moment {
         Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, deed).await?,
         Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, deed).await?,
@@ -595,51 +598,51 @@ async fn reschedule(
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }
 
-/// How the run of a hook ended.
+/// Result or progress of a hook's run, or changes to a task.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Settle)]
 struct SettleIn {
-    /// Left out, only what was counted is told.
+    /// Outcome of the run; leave out to report progress only.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::SettleStatus>)]
+    #[schema(value_type = Option<schema_types::SettleStatusSchema>)]
     status: Option<String>,
-    /// As the start call named it.
+    /// Attempt number from the start call.
     #[serde(default)]
     attempt: Option<u32>,
-    /// As the start call named it; better than `attempt`, since it never repeats.
+    /// Run number from the start call; preferred over `attempt`, since it never repeats.
     #[serde(default)]
     run: Option<u32>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
-    /// How many things there are to do, in place of what was said before.
+    /// Total number of items to process; replaces the previous value.
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     expected_count: Option<u32>,
-    /// Done since it was last told.
+    /// Items succeeded since the last report.
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     success: Option<u32>,
-    /// Gone wrong since it was last told.
+    /// Items failed since the last report.
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     failures: Option<u32>,
-    /// Labels that get another value, or `null` for those that are taken away. The others stay.
+    /// Labels to set, or to remove with `null`. Other labels stay.
     #[serde(default)]
     labels: BTreeMap<String, Option<String>>,
-    /// Higher ones are leased first.
+    /// Priority: higher ones are leased first.
     #[serde(default)]
     priority: Option<i16>,
-    /// How it is retried from its next failure on.
+    /// Retry policy from the next failure on.
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     retry: Option<Value>,
-    /// Of `retry`.
+    /// Dialect of `retry`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     dialect: Option<String>,
 }
 
@@ -661,7 +664,7 @@ impl SettleIn {
         anything.then_some(Count { task, success, failures, expected: self.expected_count })
     }
 
-    /// By what right somebody speaks about the run.
+    /// The fence of a report: run, attempt or none.
     fn fence(&self) -> Reporter {
         match (self.run, self.attempt) {
             (Some(run), _) => Reporter::Run(run),
@@ -672,7 +675,7 @@ impl SettleIn {
 }
 
 async fn settle(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     body: Bytes,
@@ -682,18 +685,18 @@ async fn settle(
     let (end, counted, fence) = (given.end()?, given.counted(id), given.fence());
     let retry = match &given.retry {
         Some(_) if !caller.role.may(Need::Operate) => {
-            return Err(Problem::forbidden("another policy is an operator's to give"));
+            return Err(Problem::forbidden("changing the retry policy needs the role operator"));
         }
         Some(policy) => Some(read_policy(&app, "retry", policy, given.dialect.as_deref())?),
-        None if given.dialect.is_some() => return Err(Invalid::one("dialect", "belongs to `retry`").into()),
+        None if given.dialect.is_some() => return Err(Invalid::one("dialect", "is only allowed with `retry`").into()),
         None => None,
     };
     let described = Describe { labels: given.labels, priority: given.priority, retry };
     if end.is_none() && counted.is_none() && described.is_nothing() {
-        let what = "say how it ended, what was counted, or which labels, priority and policy it should have";
+        let what = "give `status`, counts, `labels`, `priority` or `retry`";
         return Err(Invalid::one("status", what).into());
     }
-    // Before its run ends, and so that it is refused whole where that run is over already.
+    // First, so that the whole request is refused if the run is over already.
     if !described.is_nothing() {
         app.engine.describe(&caller.namespace, id, fence, &described, &caller.act(None, None)).await?;
     }

@@ -1,4 +1,4 @@
-//! Who is there: workers that ask for work, and the servers that they ask.
+//! Workers and server instances.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,17 +20,18 @@ use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::drained::{KEPT, MOST};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire;
-use crate::workers::{LISTED, Listed, REMEMBERED};
+use crate::workers::{LISTED, REMEMBERED, WorkerListing};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     use schema::{about, count, flag, instant, list, nullable, object, page, text};
     let drain = || {
         [
-            ("draining", about(flag(), "Whether it is given nothing more.")),
+            ("draining", about(flag(), "Whether it is drained.")),
             ("draining_since", nullable(instant())),
             ("drained_by", nullable(text())),
             ("note", nullable(text())),
@@ -39,11 +40,11 @@ pub fn lines() -> Vec<Line> {
     let worker = object(
         [
             ("name", text()),
-            ("instance", about(nullable(text()), "Nothing where one that is drained has not asked for an hour.")),
-            ("queues", about(list(text()), "The first 20 that it names.")),
-            ("more_queues", about(count(), "How many more it names.")),
-            ("kinds", about(list(text()), "The first 20 that it names.")),
-            ("more_kinds", about(count(), "How many more it names.")),
+            ("instance", about(nullable(text()), "Null for a drained worker that was not seen for an hour.")),
+            ("queues", about(list(text()), "At most 20 names.")),
+            ("more_queues", about(count(), "Number of names left out.")),
+            ("kinds", about(list(text()), "At most 20 names.")),
+            ("more_kinds", about(count(), "Number of names left out.")),
             ("leased_total", count()),
             ("last_seen_at", nullable(instant())),
         ]
@@ -56,40 +57,39 @@ pub fn lines() -> Vec<Line> {
     ]);
     let drained = || object([("name", text())].into_iter().chain(drain()));
     let instance = object([
-        (
-            "id",
-            about(
-                text(),
-                "Its name; another one that tells nothing for callers who may not administer all namespaces.",
-            ),
-        ),
-        ("self", about(flag(), "Whether it is the one that answers.")),
+        ("id", about(text(), "Its name; a pseudonym for callers who may not administer all namespaces.")),
+        ("self", about(flag(), "Whether it is the responding instance.")),
         ("version", text()),
         ("started_at", instant()),
         ("last_seen_at", instant()),
     ]);
     vec![
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
-            .doc(
-                Doc::new("listWorkers")
-                    .about("Those that were seen within an hour: the latest 1,000, and all that are drained.")
-                    .answers(page(worker.clone())),
-            ),
-        line(Method::GET, "/api/v1/admin/workers/status", Need::Read, "The same, and the retry scheduler", get(status))
-            .doc(
-                Doc::new("getWorkerStatus")
-                    .about("For callers of job servers, who ask here whether retries are scheduled.")
-                    .answers(object([
-                        ("items", list(worker)),
-                        ("next_cursor", nullable(text())),
-                        ("scheduler", scheduler),
-                    ])),
-            ),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "List workers", get(workers)).doc(
+            Doc::new("listWorkers")
+                .about("Workers seen within an hour: the latest 1,000, and all drained ones.")
+                .answers(page(worker.clone())),
+        ),
+        line(
+            Method::GET,
+            "/api/v1/admin/workers/status",
+            Need::Read,
+            "List workers and the state of the retry scheduler",
+            get(status),
+        )
+        .doc(
+            Doc::new("getWorkerStatus")
+                .about("For clients of job servers, which check here whether retries are scheduled.")
+                .answers(object([
+                    ("items", list(worker)),
+                    ("next_cursor", nullable(text())),
+                    ("scheduler", scheduler),
+                ])),
+        ),
         line(Method::POST, "/api/v1/admin/workers/{name}/drain", Need::Operate, "Drain a worker", post(drain_one)).doc(
             Doc::new("drainWorker")
                 .about(
-                    "It keeps what it has and is given nothing more, on every instance and through restarts, until somebody takes that back. \
-                     Its leases say `draining`, so it can end by itself.",
+                    "No new leases, running ones finish; on every instance and through restarts, until undone. Lease \
+                     responses say `draining`, so the worker can shut down.",
                 )
                 .takes::<DrainIn>()
                 .example(json!({"note": "the machine is replaced"}))
@@ -97,36 +97,41 @@ pub fn lines() -> Vec<Line> {
                 .answers(drained())
                 .problems(&["not-found"]),
         ),
-        line(Method::POST, "/api/v1/admin/workers/{name}/undrain", Need::Operate, "Give it work again", post(undrain))
-            .doc(Doc::new("undrainWorker").takes::<DrainIn>().once().answers(drained()).problems(&["not-found"])),
-        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
+        line(
+            Method::POST,
+            "/api/v1/admin/workers/{name}/undrain",
+            Need::Operate,
+            "Undo the drain of a worker",
+            post(undrain),
+        )
+        .doc(Doc::new("undrainWorker").takes::<DrainIn>().once().answers(drained()).problems(&["not-found"])),
+        line(Method::GET, "/api/v1/admin/instances", Need::Read, "List server instances", get(instances))
             .doc(Doc::new("listInstances").answers(page(instance))),
     ]
 }
 
-/// All of a namespace, by name, on the instances that run.
-async fn all_seen(app: &App, namespace: &str) -> Result<Vec<Listed>, Problem> {
+/// Workers of a namespace by name, on the running instances.
+async fn all_seen(app: &App, namespace: &str) -> Result<Vec<WorkerListing>, Problem> {
     let (store, now) = (app.engine.store(), app.engine.now());
     let running: BTreeSet<String> = running(app).await?.into_iter().map(|it| it.id).collect();
     let rows = store.workers(namespace, now - REMEMBERED, u32::try_from(LISTED).unwrap_or(u32::MAX)).await?;
     Ok(app.workers.listed(namespace, &app.instance, rows, |id| running.contains(id), now)?)
 }
 
-/// Instances that have said within a minute that they run, and this one.
+/// Instances with a heartbeat within a minute, and this one.
 async fn running(app: &App) -> Result<Vec<InstanceRow>, Problem> {
-    let oldest = app.engine.now() - crate::GONE;
+    let oldest = app.engine.now() - crate::INSTANCE_TIMEOUT;
     let mut all = app.engine.store().instances().await?;
     all.retain(|it| it.id == app.instance || it.seen_at > oldest);
     if !all.iter().any(|it| it.id == app.instance) {
-        // Another instance whose time was moved far ahead took it for gone, until it says again that it runs.
+        // An instance with a clock far ahead may have removed this row, until the next heartbeat.
         all.push(app.own_row(app.engine.now()));
         all.sort_by(|a, b| a.id.cmp(&b.id));
     }
     Ok(all)
 }
 
-/// The name of an instance tells the name of its host, which is for those who may administer all namespaces; others get a name that
-/// only tells instances apart.
+/// Name of an instance. It contains the host name, so only admins of all namespaces see it; others get a pseudonym.
 fn instance_name(caller: &Caller, id: &str) -> String {
     if caller.may_administer_all() {
         return id.to_owned();
@@ -190,7 +195,7 @@ fn shown(name: &str, drain: Option<&DrainedWorker>, mut with: Value) -> Value {
 #[schema(as = DrainWorker)]
 struct DrainIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
@@ -198,7 +203,7 @@ async fn drain_one(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
@@ -212,7 +217,7 @@ async fn drain_one(
             Drained::Done => drain,
             Drained::Already(drain) => drain,
             Drained::TooMany => {
-                return Err(Invalid::one("name", format!("{MOST} are drained, which is the most")).into());
+                return Err(Invalid::one("name", format!("at most {MOST} workers can be drained")).into());
             }
         };
         here.drained.refresh(store).await?;
@@ -223,14 +228,14 @@ async fn drain_one(
         there.drained.refresh(&**there.engine.store()).await?;
         Ok(now_of(&there, &namespace, &name))
     };
-    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
 async fn undrain(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
@@ -248,19 +253,19 @@ async fn undrain(
         there.drained.refresh(&**there.engine.store()).await?;
         Ok(now_of(&there, &namespace, &name))
     };
-    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
-/// Who does it and why; refused where that cannot be kept.
+/// Actor and note of a drain; refused if the note is too long.
 fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Actor, Problem> {
     let act = caller.act(None, wire::read::<DrainIn>(body)?.note);
     app.engine.config().limits.check_act(&act)?;
     Ok(act)
 }
 
-/// Refuses the name of a worker that was not seen and is not drained: nothing would come of draining it.
+/// Refuses a worker name that was never seen and is not drained.
 async fn known(app: &App, namespace: &str, name: &str) -> Result<(), Problem> {
-    // Nobody can be called so, and PostgreSQL refuses to look for it.
+    // No worker can have this name, and PostgreSQL rejects it as text.
     if name.contains('\0') {
         return Err(Problem::not_found("worker"));
     }

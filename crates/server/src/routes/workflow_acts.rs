@@ -1,6 +1,4 @@
-//! Workflows are switched on and off, and brought back to an older version.
-
-use std::sync::Arc;
+//! Activate, deactivate, pause, resume and roll back workflows.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Method;
@@ -15,53 +13,48 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::workflows::{find, is_path, put_shown, put_text, standing_shown};
-use super::{Line, line};
-use crate::App;
+use super::{AppState, Line, line};
 use crate::auth::{Caller, Need};
-use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::idempotency::IdempotencyKey;
+use crate::openapi::{Doc, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::{self, NoteIn};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let act = |id, about| {
         let doc = Doc::new(id).takes::<NoteIn>().about(about).example(json!({"note": "the warehouse moves"})).once();
         doc.answers(schema::named("WorkflowStanding")).problems(&["not-found", "conflict"])
     };
-    let (on, off) = ("Whatever starts it does so again.", "Its schedules are `stopped`, and nobody can start it.");
-    let hold = "Its schedules are `paused`, and nobody can start it; what was begun goes on.";
-    let again = "From now on: what its schedules let pass is not made up for.";
+    let (on, off) =
+        ("Schedules and callers can start it again.", "Its schedules are `stopped`, and it cannot be started.");
+    let hold = "Its schedules are `paused`, and it cannot be started; running executions continue.";
+    let again = "Runs missed during the pause are not caught up.";
     vec![
-        line(Method::POST, "/api/v1/workflows/{path}/activate", Need::Operate, "Take it into use", post(activate))
+        line(Method::POST, "/api/v1/workflows/{path}/activate", Need::Operate, "Activate a workflow", post(activate))
             .doc(act("activateWorkflow", on)),
         line(
             Method::POST,
             "/api/v1/workflows/{path}/deactivate",
             Need::Operate,
-            "Take it out of use",
+            "Deactivate a workflow",
             post(deactivate),
         )
         .doc(act("deactivateWorkflow", off)),
-        line(
-            Method::POST,
-            "/api/v1/workflows/{path}/pause",
-            Need::Operate,
-            "Let nothing start it for a while",
-            post(pause),
-        )
-        .doc(act("pauseWorkflow", hold).problems(&["wrong-state"])),
-        line(Method::POST, "/api/v1/workflows/{path}/resume", Need::Operate, "Go on after a pause", post(resume))
+        line(Method::POST, "/api/v1/workflows/{path}/pause", Need::Operate, "Pause a workflow", post(pause))
+            .doc(act("pauseWorkflow", hold).problems(&["wrong-state"])),
+        line(Method::POST, "/api/v1/workflows/{path}/resume", Need::Operate, "Resume a workflow", post(resume))
             .doc(act("resumeWorkflow", again).problems(&["wrong-state"])),
         line(
             Method::POST,
             "/api/v1/workflows/{path}/rollback",
             Need::Operate,
-            "An older version again",
+            "Roll back to an older version",
             post(rollback),
         )
         .doc(
             Doc::new("rollbackWorkflow")
-                .about("Its text becomes the newest version; the versions in between stay.")
+                .about("Its text becomes the newest version; versions in between are kept.")
                 .needs::<RollbackIn>()
                 .example(json!({"version": 1, "note": "2 loses a step"}))
                 .once()
@@ -71,8 +64,6 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-type Shared = State<Arc<App>>;
-
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Rollback)]
@@ -80,17 +71,17 @@ struct RollbackIn {
     #[schema(minimum = 1, maximum = 2147483647)]
     version: u32,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
 macro_rules! acts {
     ($($verb:ident $what:ident),+) => {
         $(async fn $verb(
-            State(app): Shared,
+            State(app): AppState,
             Extension(caller): Extension<Caller>,
             Path(path): Path<String>,
-            once: Once,
+            idempotency: IdempotencyKey,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let given: NoteIn = wire::read(&body)?;
@@ -105,7 +96,7 @@ macro_rules! acts {
             let as_it_is = move |_| async move {
                 Ok(Json(standing_shown(&again.engine.workflow_standing(&other, &called).await?)))
             };
-            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
+            idempotency.run_once(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }
@@ -113,10 +104,10 @@ macro_rules! acts {
 acts!(activate Activate, deactivate Deactivate, pause Pause, resume Resume);
 
 async fn rollback(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
-    once: Once,
+    idempotency: IdempotencyKey,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RollbackIn = wire::read(&body)?;
@@ -141,5 +132,5 @@ async fn rollback(
             None => put_shown(&called, find(&again, &whose, &called, None).await?.version, false, &[]),
         }))
     };
-    once.guard(&app, &caller.namespace, &body, by, act, made).await
+    idempotency.run_once(&app, &caller.namespace, &body, by, act, made).await
 }

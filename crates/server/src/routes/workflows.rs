@@ -1,6 +1,4 @@
-//! The catalog of workflows: versions that never change.
-
-use std::sync::Arc;
+//! The workflow catalog: immutable versions.
 
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{Method, StatusCode};
@@ -13,13 +11,14 @@ use comeback_engine::flow::{WORKFLOWS, WorkflowStanding};
 use comeback_engine::store::{Collection, Document};
 use serde_json::{Value, json};
 
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{AppState, CURSOR, LIMIT, Line, Query, line};
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::openapi::{Doc, Param, schema, schema_types};
 use crate::problem::Problem;
 use crate::wire::{self, Page};
 use crate::{App, mask};
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/workflows/{path}";
     let whole = || schema::named("Workflow");
@@ -29,56 +28,68 @@ pub fn lines() -> Vec<Line> {
     }});
     let about_one = |id| Doc::new(id).problems(&["not-found"]);
     vec![
-        line(Method::GET, "/api/v1/workflows", Need::Read, "The catalog", get(list))
-            .doc(Doc::new("listWorkflows").query(&[LIMIT, CURSOR]).answers(schema::page(schema::named("WorkflowLine")))),
-        line(Method::PUT, one, Need::Operate, "Put a workflow into the catalog", put(store)).doc(
+        line(Method::GET, "/api/v1/workflows", Need::Read, "List workflows", get(list)).doc(
+            Doc::new("listWorkflows").query(&[LIMIT, CURSOR]).answers(schema::page(schema::named("WorkflowLine"))),
+        ),
+        line(Method::PUT, one, Need::Operate, "Create or update a workflow", put(store)).doc(
             Doc::new("putWorkflow")
                 .about(
-                    "YAML (`content-type: application/yaml`) or JSON. The same text again is no new version. What is wrong is \
-                     told with its line and column. A slash in the path is written `%2F`.",
+                    "YAML (`content-type: application/yaml`) or JSON. An unchanged text creates no new version. \
+                     Faults are reported with line and column. A slash in the path is written `%2F`.",
                 )
                 .query(&[IMPORT])
-                .needs::<stands_for::WorkflowDocument>()
+                .needs::<schema_types::WorkflowDocumentSchema>()
                 .example(example)
                 .answers(schema::named("WorkflowVersion"))
                 .also(201)
                 .problems(&["conflict"]),
         ),
-        line(Method::GET, one, Need::Read, "The newest version of a workflow", get(newest))
+        line(Method::GET, one, Need::Read, "Get the newest version of a workflow", get(newest))
             .doc(about_one("getWorkflow").answers(whole())),
-        line(Method::GET, "/api/v1/workflows/{path}/versions", Need::Read, "Its versions", get(versions))
-            .doc(about_one("listWorkflowVersions").query(&[LIMIT]).answers(schema::page(schema::named("WorkflowLine")))),
-        line(Method::GET, "/api/v1/workflows/{path}/versions/{version}", Need::Read, "One version", get(version))
-            .doc(about_one("getWorkflowVersion").answers(whole())),
-        line(Method::GET, "/api/v1/workflows/{path}/diff", Need::Read, "What changed between two versions", get(diff))
+        line(
+            Method::GET,
+            "/api/v1/workflows/{path}/versions",
+            Need::Read,
+            "List the versions of a workflow",
+            get(versions),
+        )
+        .doc(about_one("listWorkflowVersions").query(&[LIMIT]).answers(schema::page(schema::named("WorkflowLine")))),
+        line(
+            Method::GET,
+            "/api/v1/workflows/{path}/versions/{version}",
+            Need::Read,
+            "Get a version of a workflow",
+            get(version),
+        )
+        .doc(about_one("getWorkflowVersion").answers(whole())),
+        line(Method::GET, "/api/v1/workflows/{path}/diff", Need::Read, "Compare two versions of a workflow", get(diff))
             .doc(about_one("diffWorkflow").query(DIFF).answers(schema::named("WorkflowDiff"))),
-        line(Method::GET, "/workflow.schema.json", Need::Nothing, "The schema of workflows, for editors", get(schema_of))
+        line(Method::GET, "/workflow.schema.json", Need::Nothing, "JSON schema of workflows", get(schema_of))
             .doc(Doc::new("getWorkflowSchema").answers(schema::anything())),
     ]
 }
 
 const IMPORT: Param = Param::new(
     "import",
-    "`true` for a document from before: a strategy that nobody knows becomes `immediate`, with a warning.",
+    "`true` for an old document: an unknown strategy becomes `immediate`, with a warning.",
     schema::flag,
 );
 
 const DIFF: &[Param] = &[
-    Param::new("from", "A version; the one before `to` where nothing is said.", || schema::between(1, 2_147_483_647)),
-    Param::new("to", "A version; the newest where nothing is said.", || schema::between(1, 2_147_483_647)),
+    Param::new("from", "A version; default: the one before `to`.", || schema::between(1, 2_147_483_647)),
+    Param::new("to", "A version; default: the newest.", || schema::between(1, 2_147_483_647)),
 ];
-
-type Shared = State<Arc<App>>;
 
 fn shelf(caller: &Caller) -> Collection<'_> {
     Collection { namespace: &caller.namespace, shelf: WORKFLOWS }
 }
 
+/// Refuses an invalid workflow path.
 pub fn is_path(path: &str) -> Result<(), Problem> {
     is_path_at("path", path)
 }
 
-/// The same for what else is named so.
+/// Checks a path given under another field name.
 pub fn is_path_at(field: &str, path: &str) -> Result<(), Problem> {
     let known = |part: &str| {
         !part.is_empty() && part.chars().all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '-' | '.'))
@@ -92,7 +103,7 @@ pub fn is_path_at(field: &str, path: &str) -> Result<(), Problem> {
 }
 
 async fn store(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
     RawQuery(query): RawQuery,
@@ -117,18 +128,18 @@ async fn store(
     Ok((status, Json(put_shown(&path, version, created, &warnings))).into_response())
 }
 
-/// What a put came to.
+/// Response of a put.
 pub fn put_shown(path: &str, version: u32, created: bool, warnings: &[workflow::Problem]) -> Value {
     json!({"path": path, "version": version, "created": created, "warnings": warnings})
 }
 
-/// A text becomes the newest version of what an act is about, unless it is that already: then nothing was created.
+/// Stores a text as the newest version, unless it equals the newest one: then nothing is created.
 pub async fn put_text(app: &App, text: &str, entry: Audit) -> Result<(u32, bool), Problem> {
     let namespace = entry.namespace.clone().unwrap_or_default();
     let path = entry.subject.clone();
     let (store, shelf, path) =
         (app.engine.store(), Collection { namespace: &namespace, shelf: WORKFLOWS }, path.as_str());
-    // Somebody else may put the next version at the same moment; then ours comes after it.
+    // Another request may put the next version at the same time; then ours comes after it.
     for _ in 0..10 {
         let newest = store.document(shelf, path, None).await?;
         if let Some(newest) = newest.as_ref().filter(|newest| newest.body == text) {
@@ -148,7 +159,7 @@ pub async fn put_text(app: &App, text: &str, entry: Audit) -> Result<(u32, bool)
     Err(comeback_engine::CommandError::Conflict.into())
 }
 
-/// A version, with the state that the workflow is in whatever its version.
+/// JSON of a version, with the state of the workflow.
 fn head(document: &Document, state: WorkflowState) -> Value {
     json!({
         "path": document.name,
@@ -158,7 +169,7 @@ fn head(document: &Document, state: WorkflowState) -> Value {
     })
 }
 
-/// The source is shown as it is to those who may put another in its place, and without its secrets to everybody else.
+/// Source of a version: unmasked for callers who may replace it, masked for all others.
 async fn whole(app: &App, caller: &Caller, document: &Document) -> Result<Response, Problem> {
     let standing = app.engine.workflow_standing(&document.namespace, &document.name).await?;
     let mut shown = head(document, standing.state);
@@ -177,7 +188,7 @@ async fn whole(app: &App, caller: &Caller, document: &Document) -> Result<Respon
     Ok(response)
 }
 
-/// Since when it is in its state, and why.
+/// JSON of the state of a workflow: since when and why.
 pub fn standing_shown(standing: &WorkflowStanding) -> Value {
     json!({
         "state": standing.state.word(),
@@ -188,7 +199,7 @@ pub fn standing_shown(standing: &WorkflowStanding) -> Value {
 }
 
 async fn list(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
@@ -201,6 +212,7 @@ async fn list(
     Ok(Json(json!(Page::of(&found, limit, |it| it.name.clone(), |it| head(it, state(it))))))
 }
 
+/// A version of a workflow, or the newest one.
 pub async fn find(app: &App, caller: &Caller, path: &str, version: Option<u32>) -> Result<Document, Problem> {
     if is_path(path).is_err() {
         return Err(Problem::not_found("workflow"));
@@ -210,7 +222,7 @@ pub async fn find(app: &App, caller: &Caller, path: &str, version: Option<u32>) 
 }
 
 async fn newest(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
 ) -> Result<Response, Problem> {
@@ -218,7 +230,7 @@ async fn newest(
 }
 
 async fn version(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path((path, version)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
@@ -228,7 +240,7 @@ async fn version(
 }
 
 async fn versions(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
     RawQuery(query): RawQuery,
@@ -245,7 +257,7 @@ async fn versions(
 }
 
 async fn diff(
-    State(app): Shared,
+    State(app): AppState,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
     RawQuery(query): RawQuery,

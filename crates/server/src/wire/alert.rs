@@ -1,4 +1,4 @@
-//! Alerts, as they are asked for and as they are shown.
+//! Alerts on the wire: input and JSON.
 
 use comeback_core::alert::Watch;
 use comeback_core::subscription::Types;
@@ -8,46 +8,47 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{Object, Span};
-use crate::openapi::stands_for;
+use super::{DurationIn, Object};
+use crate::openapi::schema_types;
 
-/// Too many events of some types, of tasks for which a filter holds, within a while.
+/// An alert: too many events of some types, of tasks that match a filter, within a time window.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewAlert)]
 pub struct AlertIn {
-    /// What there may be too many of: types of events, with `*` at the end for all that begin so.
+    /// Event types to count; a `*` at the end matches a prefix.
     #[schema(min_items = 1, max_items = 100)]
     types: Vec<String>,
-    /// Only events of tasks for which this holds, in the words of `?q=`.
+    /// Only events of tasks that match this filter (language of `?q=`).
     #[serde(default)]
     #[schema(max_length = 4096)]
     filter: Option<String>,
-    /// So many of them are too many.
+    /// Threshold: number of events that fires the alert.
     #[schema(minimum = 1)]
     threshold: u64,
-    /// Within this: between 10 s and 7 days.
-    window: Span,
-    /// And only where they are at least this share of themselves and of what `of` names.
+    /// Time window: between 10 s and 7 days.
+    window: DurationIn,
+    /// Minimum share of the counted events among themselves and the events of `of`.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 1)]
     share: Option<f64>,
-    /// What the share is of, beside `types`.
+    /// Event types that the share is measured against, besides `types`.
     #[serde(default)]
     #[schema(max_items = 100)]
     of: Option<Vec<String>>,
-    /// Subscriptions that are told, by id; where none is named, all that want `alert.fired` and `alert.resolved`.
+    /// Subscriptions to notify, by id; default: all that want `alert.fired` and `alert.resolved`.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 20)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 20)]
     tell: Vec<String>,
     #[serde(default)]
     paused: bool,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
 impl AlertIn {
+    /// The spec of the alert.
     pub fn spec(self) -> Result<AlertSpec, Invalid> {
         let mut faults = Invalid::default();
         let types = Types::read(self.types).map_err(|part| faults.absorb("", part)).unwrap_or_default();
@@ -56,7 +57,7 @@ impl AlertIn {
                 faults.push(fault.path.replacen("types", "of", 1), fault.message);
             }
         });
-        let Span(window) = self.window;
+        let DurationIn(window) = self.window;
         let spec = AlertSpec {
             types,
             filter: self.filter.filter(|text| !text.trim().is_empty()),
@@ -70,22 +71,23 @@ impl AlertIn {
     }
 }
 
-/// An alert that is there by `name`, or one as it might be.
+/// An existing alert by `name`, or a draft.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AlertBacktest)]
-pub struct BacktestIn {
+pub struct AlertBacktestIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     pub name: Option<String>,
     #[serde(default)]
     #[schema(value_type = Option<AlertIn>)]
     pub alert: Option<Object<AlertIn>>,
-    /// How far back; 7 days where nothing is said, and at most.
+    /// How far to look back; default and maximum: 7 days.
     #[serde(default)]
-    pub within: Option<Span>,
+    pub within: Option<DurationIn>,
 }
 
+/// JSON of an alert.
 pub fn shown(view: &AlertView) -> Value {
     let AlertView { spec, standing, .. } = view;
     let at = |at: Option<Timestamp>| at.map(Timestamp::to_rfc3339);
@@ -112,6 +114,7 @@ pub fn shown(view: &AlertView) -> Value {
     })
 }
 
+/// JSON of a backtest.
 pub fn backtest(test: &Backtest) -> Value {
     let changes: Vec<Value> = test
         .changes

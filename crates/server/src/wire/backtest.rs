@@ -1,4 +1,4 @@
-//! How a policy compares with what happened.
+//! Results of a policy backtest.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use comeback_core::filter::fingerprint_to_hex;
 use comeback_engine::BacktestResult;
 use serde_json::{Value, json};
 
-/// Tasks that are named, and errors that are told apart.
+/// Maximum number of tasks and error groups listed.
 const NAMED: usize = 20;
 const MOST_ERRORS: usize = 50;
-/// Attempts beyond this are left out of the table of attempts.
+/// Maximum attempt number in the table of attempts.
 const MOST_NUMBERS: usize = 100;
 
 pub fn shown(tested: &BacktestResult) -> Value {

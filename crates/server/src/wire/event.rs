@@ -1,10 +1,11 @@
-//! Events, as they are told to those who follow.
+//! Events on the wire.
 
 use comeback_core::EventKind;
 use comeback_engine::Cursors;
 use comeback_engine::store::FeedEvent;
 use serde_json::Value;
 
+/// JSON of an event of the feed.
 pub fn of_feed(it: &FeedEvent, cursors: &Cursors) -> Value {
     let mut shown = it.event.told();
     shown["id"] = cursors.show(&it.namespace, it.cursor).into();

@@ -1,4 +1,4 @@
-//! Executions, as they are asked for and as they are shown.
+//! Executions on the wire: input and JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +10,44 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::instant;
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 
-/// One execution of a workflow.
+/// A new execution of a workflow.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewRun)]
 pub struct StartIn {
-    /// Its path in the catalog.
-    #[schema(value_type = stands_for::Name)]
+    /// Path of the workflow in the catalog.
+    #[schema(value_type = schema_types::NameSchema)]
     pub workflow: String,
-    /// The newest where nothing is said.
+    /// Version of the workflow; default: the newest.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 2147483647)]
     pub version: Option<u32>,
-    /// Over the workflow's defaults.
+    /// Input, merged over the defaults of the workflow.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     pub input: Option<Value>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     pub name: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Labels)]
+    #[schema(value_type = schema_types::LabelsSchema)]
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     pub external_id: Option<String>,
-    /// Of the execution as a whole, in place of the workflow's own.
+    /// Retry policy of the execution as a whole, in place of the workflow's.
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     pub retry: Option<Box<RawValue>>,
-    /// Of `retry`.
+    /// Dialect of `retry`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     pub dialect: Option<String>,
 }
 
-/// The words that a workflow engine has for states.
+/// State names of a workflow engine.
 pub const STATUSES: [&str; 6] = ["WAITING", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"];
 
 fn status(state: ExecutionState) -> &'static str {
@@ -61,7 +61,7 @@ fn status(state: ExecutionState) -> &'static str {
     }
 }
 
-/// The state that a word means: one of ours, or one of theirs. Who is being resumed runs.
+/// Parses a state or a status name of a workflow engine; resuming counts as running.
 pub fn read_state(word: &str) -> Option<ExecutionState> {
     let theirs = |it: &&ExecutionState| status(**it) == word;
     match word {
@@ -71,6 +71,7 @@ pub fn read_state(word: &str) -> Option<ExecutionState> {
     }
 }
 
+/// JSON of an execution in a list.
 pub fn head(view: &ExecutionView) -> Value {
     let it = &view.execution;
     let (workflow, version) = view.origin.workflow.clone().unzip();
@@ -105,7 +106,7 @@ pub fn head(view: &ExecutionView) -> Value {
     })
 }
 
-/// What started it (model §2.1). A retry of what stands for it keeps that (E8): `retry_of` tells it apart.
+/// Trigger of the execution (model §2.1). A retry by policy keeps the trigger (E8); see `retry_of`.
 fn trigger(origin: &Origin) -> &'static str {
     match (&origin.firing, origin.parent, origin.retry_of) {
         (Some(firing), ..) => firing.by.word(),
@@ -119,14 +120,14 @@ fn duration(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<u64> {
     from.zip(to).map(|(from, to)| to.since(from).0)
 }
 
-/// Under way, and everything in it that is open waits for a retry.
+/// Whether the execution runs and all its open tasks wait for a retry.
 fn is_retrying(view: &ExecutionView) -> bool {
     let open: u64 = view.counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
     let waiting = view.counts.get(&State::RetryPending).copied().unwrap_or(0);
     view.execution.state == ExecutionState::Running && waiting > 0 && waiting == open
 }
 
-/// Everything: its input, what it came to, its tasks and their edges; of one that failed, the task whose failure it was.
+/// JSON of an execution: input, output, tasks and edges, and the root-cause task if it failed.
 pub fn whole(
     view: &ExecutionView,
     graph: &Graph,
@@ -166,7 +167,7 @@ pub fn whole(
 
 fn error(failed: &TaskView) -> Value {
     let failure = failed.last_failure.as_ref().and_then(|record| record.failure.clone());
-    // Who was canceled may never have failed.
+    // A canceled task may never have failed.
     let failure = failure.unwrap_or_else(|| {
         let text = explain::standing(&failed.stored.task, failed.last_decision.as_ref());
         Failure::new(Trigger::Canceled, text)
@@ -185,7 +186,7 @@ fn edge(edge: &Edge) -> Value {
     })
 }
 
-/// A lone task is its own execution (model A17).
+/// A single task is its own execution (model A17).
 pub fn of_lone(view: &TaskView) -> Value {
     let task = &view.stored.task;
     let state = match task.state {

@@ -1,4 +1,4 @@
-//! Leases, heartbeats and reports: the shapes that workers speak.
+//! Leases, heartbeats and reports on the wire.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,39 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Object, Raw, Span, TextOr};
-use crate::openapi::stands_for;
+use super::{DurationIn, Object, Raw, TextOr};
+use crate::openapi::schema_types;
 use crate::token::Tokens;
 
+/// A lease request.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LeaseRequest)]
 pub struct LeaseIn {
-    /// Who asks; for people.
-    #[schema(value_type = stands_for::Name)]
+    /// Name of the worker.
+    #[schema(value_type = schema_types::NameSchema)]
     pub worker: String,
-    /// `["default"]` where nothing is said.
+    /// Queues; default: `["default"]`.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Vec<stands_for::Name>, min_items = 1, max_items = 100, required = false)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, min_items = 1, max_items = 100, required = false)]
     pub queues: Option<Vec<String>>,
-    /// None means any.
+    /// Kinds; default: any.
     #[serde(default)]
-    #[schema(value_type = Vec<stands_for::Name>, max_items = 1000)]
+    #[schema(value_type = Vec<schema_types::NameSchema>, max_items = 1000)]
     pub kinds: Vec<String>,
-    /// 10 where nothing is said.
+    /// Maximum number of tasks; default: 10.
     #[serde(default = "default_limit")]
     #[schema(minimum = 1, maximum = 5000)]
     pub limit: u32,
-    /// How long the lease is good without a heartbeat: 60 s where nothing is said, an hour at most.
+    /// Duration of the lease without a heartbeat: at most an hour; default: 60 s.
     #[serde(default)]
-    pub lease: Option<Span>,
-    /// How long to wait when there is nothing: 60 s at most.
+    pub lease: Option<DurationIn>,
+    /// How long to wait for tasks: at most 60 s.
     #[serde(default)]
-    pub wait: Option<Span>,
+    pub wait: Option<DurationIn>,
 }
 
-/// What is there, which is never nothing.
+/// A list that must not be null.
 fn given<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
     Vec::deserialize(from).map(Some)
 }
@@ -49,9 +50,12 @@ fn default_limit() -> u32 {
     10
 }
 
+/// Default duration of a lease.
 pub const DEFAULT_LEASE: Millis = Millis::from_secs(60);
+/// Maximum wait of a lease request.
 pub const LONGEST_WAIT: Millis = Millis::from_secs(60);
 
+/// Response of a lease request.
 #[derive(Serialize)]
 pub struct LeasesOut<'a> {
     pub leases: Vec<LeaseOut<'a>>,
@@ -59,6 +63,7 @@ pub struct LeasesOut<'a> {
     pub draining: bool,
 }
 
+/// A granted lease.
 #[derive(Serialize)]
 pub struct LeaseOut<'a> {
     lease: String,
@@ -83,6 +88,7 @@ struct LeasedTask<'a> {
 }
 
 impl<'a> LeaseOut<'a> {
+    /// A granted lease with its token.
     pub fn of(leased: &'a Leased, tokens: &Tokens, namespace: &str) -> LeaseOut<'a> {
         LeaseOut {
             lease: tokens.seal(leased.lease, namespace),
@@ -105,12 +111,13 @@ impl<'a> LeaseOut<'a> {
     }
 }
 
+/// Response of a report request.
 #[derive(Serialize)]
 pub struct ReportsOut<'a> {
     pub reports: Vec<ReportOut<'a>>,
 }
 
-/// What came of a report.
+/// Result of a report.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum ReportOut<'a> {
@@ -141,21 +148,23 @@ impl<'a> ReportOut<'a> {
     }
 }
 
+/// A heartbeat request.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = HeartbeatRequest)]
 pub struct HeartbeatIn {
     #[schema(max_items = 5000)]
     pub leases: Vec<String>,
-    /// The leases then end this long from now: 60 s where nothing is said, an hour at most.
+    /// New duration of the leases, from now: at most an hour; default: 60 s.
     #[serde(default)]
-    pub extend: Option<Span>,
-    /// Shown with the tasks as it is.
+    pub extend: Option<DurationIn>,
+    /// Progress, shown with the tasks.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     pub progress: Option<Value>,
 }
 
+/// A batch of reports.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ReportRequest)]
@@ -164,34 +173,35 @@ pub struct ReportsIn {
     pub reports: Vec<Object<ReportIn>>,
 }
 
-/// How one run ended.
+/// Report of one run.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Report)]
 pub struct ReportIn {
     pub lease: String,
-    #[schema(value_type = stands_for::Outcome)]
+    #[schema(value_type = schema_types::OutcomeSchema)]
     outcome: String,
-    /// What a run that succeeded has made: 256 KiB at most.
+    /// Result of a successful run: at most 256 KiB.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
-    /// How long a run is snoozed.
+    /// Delay of a snoozed run.
     #[serde(default)]
-    delay: Option<Span>,
+    delay: Option<DurationIn>,
 }
 
-/// An error as a worker has it: an object, or only its message.
+/// An error: an object, or only its message.
 pub type ErrorIn = TextOr<WholeError>;
 
+/// An error with details.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ErrorFields)]
 pub struct WholeError {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Class>)]
+    #[schema(value_type = Option<schema_types::ClassSchema>)]
     class: Option<String>,
     #[serde(default, rename = "type")]
     error_type: Option<String>,
@@ -205,11 +215,11 @@ pub struct WholeError {
     #[serde(default)]
     stack: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::RetryAfter>)]
+    #[schema(value_type = Option<schema_types::RetryAfterSchema>)]
     retry_after: Option<Value>,
-    /// What the run returned beside the error, for expressions to look at.
+    /// Result returned with the error, for expressions.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     result: Option<Value>,
 }
 
@@ -222,11 +232,12 @@ enum CodeIn {
 }
 
 impl ErrorIn {
-    /// A failure of which nothing is known.
+    /// An error without details.
     pub fn unsaid() -> ErrorIn {
         TextOr::Text(String::new())
     }
 
+    /// Converts to a failure.
     pub fn failure(self, faults: &mut Invalid) -> Failure {
         match self {
             TextOr::Text(message) => Failure::new(Trigger::Error, message),
@@ -234,7 +245,7 @@ impl ErrorIn {
         }
     }
 
-    /// As a worker reports it: a header that it hands on and that nobody can read loses no run.
+    /// Converts a worker's error. An unreadable `retry_after` is noted, not refused, so that no report is lost.
     pub fn reported(mut self, faults: &mut Invalid) -> Failure {
         let unread = match &mut self {
             TextOr::Whole(whole) => whole.take_unread(),
@@ -244,17 +255,18 @@ impl ErrorIn {
     }
 }
 
-/// Of what could not be read, so many characters are told.
+/// Maximum number of characters quoted of an unreadable value.
 const MOST_TOLD: usize = 100;
 
 impl WholeError {
-    /// What stands for a time and is none. What is neither a text nor a number is a fault like any other.
+    /// A `retry_after` that cannot be parsed: a string or number that is not a time.
     fn take_unread(&mut self) -> Option<String> {
         let is_unread = |value: &Value| (value.is_string() || value.is_number()) && read_retry_after(value).is_none();
         let unread = self.retry_after.take_if(|value| is_unread(value))?;
         Some(words_of(&unread).chars().filter(|it| !it.is_control()).take(MOST_TOLD).collect())
     }
 
+    /// Converts to a failure; faults are reported under `at`.
     pub fn failure(self, at: &str, faults: &mut Invalid) -> Failure {
         let whole = self;
         let class = whole.class.as_deref().and_then(|word| {
@@ -305,6 +317,7 @@ fn read_retry_after(value: &Value) -> Option<RetryAfter> {
 }
 
 impl ReportIn {
+    /// The end of the run that is reported.
     pub fn end(self) -> Result<ReportEnd, Invalid> {
         let mut faults = Invalid::default();
         let end = match self.outcome.as_str() {
@@ -314,7 +327,7 @@ impl ReportIn {
                 ReportEnd::Failed(error.reported(&mut faults))
             }
             "snoozed" => match self.delay {
-                Some(Span(delay)) => ReportEnd::Snoozed { delay },
+                Some(DurationIn(delay)) => ReportEnd::Snoozed { delay },
                 None => return Err(Invalid::one("delay", "a snooze needs a delay")),
             },
             "released" => ReportEnd::Released,

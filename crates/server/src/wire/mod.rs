@@ -1,4 +1,4 @@
-//! The shapes on the wire: what is read, checked by path, and what is written. No rule about tasks is here.
+//! Wire formats: parsing with faults by path, and JSON output. No rules about tasks.
 
 pub mod alert;
 pub mod backtest;
@@ -23,33 +23,33 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 use crate::problem::Problem;
 
-/// Reads a body. An empty one is an empty object; a fault is named by its path.
+/// Parses a body. An empty body is an empty object; faults carry their path.
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     read_whole(body, "").map(|Object(value)| value)
 }
 
-/// Where an act takes nothing but what its actor has to say.
+/// Body of an act that takes only a note.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Noted)]
 pub struct NoteIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     pub note: Option<String>,
 }
 
-/// A field for which null says something else than silence.
+/// A field that distinguishes null from absent.
 pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(value: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(value).map(Some)
 }
 
-/// Reads a body that need not be an object; faults are named below `at`.
+/// Parses a body that need not be an object; faults are reported under `at`.
 pub fn read_whole<T: DeserializeOwned>(body: &Bytes, at: &str) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
-    // To know the path at every step costs more than to read: it is asked for where something is wrong.
+    // Tracking paths is slower than parsing: only done after a failure.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);
     }
@@ -62,7 +62,7 @@ pub fn read_whole<T: DeserializeOwned>(body: &Bytes, at: &str) -> Result<T, Prob
     Ok(value)
 }
 
-/// Reads a part that was kept as it came.
+/// Parses a part kept as raw JSON.
 pub fn read_part<T: DeserializeOwned>(part: Value) -> Result<T, Invalid> {
     serde_path_to_error::deserialize(part).map_err(fault)
 }
@@ -74,47 +74,47 @@ fn fault(error: serde_path_to_error::Error<serde_json::Error>) -> Invalid {
     Invalid::one(field_in(message), message).under(if path == "." { "" } else { path.as_str() })
 }
 
-/// Of a field that is missing or is there twice only the message knows the name.
+/// Name of a missing or duplicate field, which only the message holds.
 fn field_in(message: &str) -> &str {
     let named = ["missing field `", "duplicate field `"].iter().find_map(|start| message.strip_prefix(start));
     named.and_then(|rest| rest.split('`').next()).unwrap_or_default()
 }
 
-/// A span: seconds as a number, or words such as `90s`, `1h30m`, `PT5M`.
+/// A duration: seconds as a number, or text such as `90s`, `1h30m`, `PT5M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Millis);
+pub struct DurationIn(pub Millis);
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationIn {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader;
+        struct DurationVisitor;
 
-        impl Visitor<'_> for Reader {
-            type Value = Span;
+        impl Visitor<'_> for DurationVisitor {
+            type Value = DurationIn;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of seconds, or a span such as \"90s\", \"1h30m\" or \"PT5M\"")
+                f.write_str("a number of seconds, or a duration such as \"90s\", \"1h30m\" or \"PT5M\"")
             }
 
-            fn visit_u64<E: de::Error>(self, secs: u64) -> Result<Span, E> {
-                Ok(Span(Millis::from_secs(secs)))
+            fn visit_u64<E: de::Error>(self, secs: u64) -> Result<DurationIn, E> {
+                Ok(DurationIn(Millis::from_secs(secs)))
             }
 
-            fn visit_i64<E: de::Error>(self, secs: i64) -> Result<Span, E> {
+            fn visit_i64<E: de::Error>(self, secs: i64) -> Result<DurationIn, E> {
                 u64::try_from(secs)
-                    .map_err(|_| E::custom("a span cannot be negative"))
+                    .map_err(|_| E::custom("a duration cannot be negative"))
                     .and_then(|secs| self.visit_u64(secs))
             }
 
-            fn visit_f64<E: de::Error>(self, secs: f64) -> Result<Span, E> {
-                Millis::parse_secs(secs).map(Span).map_err(E::custom)
+            fn visit_f64<E: de::Error>(self, secs: f64) -> Result<DurationIn, E> {
+                Millis::parse_secs(secs).map(DurationIn).map_err(E::custom)
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                Millis::parse(text).map(Span).map_err(E::custom)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DurationIn, E> {
+                Millis::parse(text).map(DurationIn).map_err(E::custom)
             }
         }
 
-        from.deserialize_any(Reader)
+        from.deserialize_any(DurationVisitor)
     }
 }
 
@@ -129,7 +129,7 @@ impl<'de> Deserialize<'de> for Instant {
     }
 }
 
-/// A span from now, or an instant.
+/// A duration from now, or an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MomentIn(pub Moment);
 
@@ -141,83 +141,82 @@ impl<'de> Deserialize<'de> for MomentIn {
         {
             return Ok(MomentIn(Moment::At(at)));
         }
-        Span::deserialize(value).map(|span| MomentIn(Moment::After(span.0))).map_err(de::Error::custom)
+        DurationIn::deserialize(value).map(|span| MomentIn(Moment::After(span.0))).map_err(de::Error::custom)
     }
 }
 
-/// JSON that is passed on as it came, once it is known that everybody can read it: no deeper than the rest, no half characters,
-/// no number out of bounds.
+/// Raw JSON passed on unchanged after validation: bounded depth, valid Unicode, numbers in range.
 #[derive(Debug)]
 pub struct Raw(pub Box<RawValue>);
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
-        serde_json::from_str::<Sound>(raw.get()).map_err(de::Error::custom)?;
+        serde_json::from_str::<ValidJson>(raw.get()).map_err(de::Error::custom)?;
         Ok(Raw(raw))
     }
 }
 
-/// Reads all of it and keeps nothing.
-struct Sound;
+/// Validates JSON without keeping it.
+struct ValidJson;
 
-impl<'de> Deserialize<'de> for Sound {
+impl<'de> Deserialize<'de> for ValidJson {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Sound)
+        from.deserialize_any(ValidJson)
     }
 }
 
-impl<'de> Visitor<'de> for Sound {
-    type Value = Sound;
+impl<'de> Visitor<'de> for ValidJson {
+    type Value = ValidJson;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_unit<E>(self) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_bool<E>(self, _: bool) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_i64<E>(self, _: i64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_u64<E>(self, _: u64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_f64<E>(self, _: f64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
-        Ok(Sound)
+    fn visit_str<E>(self, _: &str) -> Result<ValidJson, E> {
+        Ok(ValidJson)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
-        while items.next_element::<Sound>()?.is_some() {}
-        Ok(Sound)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ValidJson, A::Error> {
+        while items.next_element::<ValidJson>()?.is_some() {}
+        Ok(ValidJson)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Sound, A::Error> {
-        while entries.next_entry::<Sound, Sound>()?.is_some() {}
-        Ok(Sound)
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ValidJson, A::Error> {
+        while entries.next_entry::<ValidJson, ValidJson>()?.is_some() {}
+        Ok(ValidJson)
     }
 }
 
-/// An object with the fields of a struct; the same values in a list, without their names, are not it.
+/// A struct parsed from an object only; serde would accept a list of its values too.
 #[derive(Debug)]
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader<T>(PhantomData<T>);
+        struct ObjectVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
             type Value = Object<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,11 +228,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
 
-        from.deserialize_map(Reader(PhantomData))
+        from.deserialize_map(ObjectVisitor(PhantomData))
     }
 }
 
-/// A text alone, or an object that says more. Faults inside the object are told by their own path.
+/// A string, or an object with more fields. Faults inside the object carry their own path.
 #[derive(Debug)]
 pub enum TextOr<T> {
     Text(String),
@@ -242,9 +241,9 @@ pub enum TextOr<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader<T>(PhantomData<T>);
+        struct TextOrVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for TextOrVisitor<T> {
             type Value = TextOr<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,7 +259,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
             }
         }
 
-        from.deserialize_any(Reader(PhantomData))
+        from.deserialize_any(TextOrVisitor(PhantomData))
     }
 }
 
@@ -272,8 +271,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// What was found with a limit, and no more bytes than a page may have. Behind a full page there may be more, from the place of its
-    /// last.
+    /// A page of the items found with a limit, bounded in bytes. A full page has a cursor from its last item.
     pub fn of<F>(found: &[F], limit: u32, place: impl Fn(&F) -> String, shown: impl Fn(&F) -> T) -> Page<T>
     where
         T: Serialize,
@@ -293,15 +291,15 @@ impl<T> Page<T> {
     }
 }
 
-/// Bytes that a page may have; it has one item at least.
+/// Maximum size of a page in bytes; it has at least one item.
 pub const MOST_PAGE_BYTES: usize = 2 << 20;
 
-/// Counts the bytes of a page.
+/// Byte counter of a page.
 #[derive(Default)]
 pub struct PageBytes(usize);
 
 impl PageBytes {
-    /// Counts one more item, if the page still has room for it. The first always fits.
+    /// Counts an item if it fits into the page. The first always fits.
     pub fn fits(&mut self, item: &impl Serialize) -> bool {
         let size = size_of(item);
         let fits = self.0 == 0 || self.0 + size <= MOST_PAGE_BYTES;
@@ -312,11 +310,11 @@ impl PageBytes {
     }
 }
 
-/// The bytes of something as JSON, without writing it down.
+/// Size of a value as JSON, without allocating it.
 fn size_of(item: &impl Serialize) -> usize {
-    struct Count(usize);
+    struct ByteCounter(usize);
 
-    impl std::io::Write for Count {
+    impl std::io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -327,13 +325,13 @@ fn size_of(item: &impl Serialize) -> usize {
         }
     }
 
-    let mut count = Count(0);
+    let mut count = ByteCounter(0);
     // Only a writer that fails could fail here.
     let _ = serde_json::to_writer(&mut count, item);
     count.0
 }
 
-/// A failure as it is told: spans in milliseconds, instants as text.
+/// JSON of a failure: durations in milliseconds, instants as text.
 pub fn failure(it: &Failure) -> Value {
     let mut shown = json!(it);
     if let Some(fields) = shown.as_object_mut() {
@@ -347,7 +345,7 @@ pub fn failure(it: &Failure) -> Value {
     shown
 }
 
-/// A decision as it is told: its instants are text, as all of them are.
+/// JSON of a decision, with instants as text.
 pub fn decision(it: &Decision) -> Value {
     let mut shown = json!(it);
     for (name, at) in [("at", Some(it.at)), ("next_retry_at", it.next_retry_at), ("held_until", it.held_until)] {
@@ -358,6 +356,7 @@ pub fn decision(it: &Decision) -> Value {
     shown
 }
 
+/// An instant as RFC 3339.
 pub fn instant(at: Option<Timestamp>) -> Option<String> {
     at.map(Timestamp::to_rfc3339)
 }
@@ -370,7 +369,7 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Shape {
         #[serde(default)]
-        wait: Option<Span>,
+        wait: Option<DurationIn>,
         #[serde(default)]
         inside: Vec<Shape>,
     }

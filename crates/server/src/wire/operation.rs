@@ -1,4 +1,4 @@
-//! Bulk operations as they are told.
+//! Bulk operations on the wire.
 
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::operation::{Excluded, Plan, WaveEnd};
@@ -35,6 +35,7 @@ fn count(list: &[Excluded]) -> u32 {
     list.iter().map(|it| it.count).sum()
 }
 
+/// JSON of a dry run.
 pub fn preview(it: &Preview) -> Value {
     json!({
         "id": null,
@@ -62,6 +63,7 @@ pub fn preview(it: &Preview) -> Value {
     })
 }
 
+/// JSON of an operation.
 pub fn whole(it: &OperationView) -> Value {
     let (row, standing) = (&it.row, &it.standing);
     let eligible = row.total.saturating_sub(count(&standing.excluded));

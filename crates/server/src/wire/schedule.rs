@@ -1,4 +1,4 @@
-//! Schedules, as they are asked for and as they are shown.
+//! Schedules on the wire: input and JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,81 +10,83 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::task::TaskIn;
-use super::{Instant, Span};
+use super::{DurationIn, Instant};
 use crate::mask;
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 
-/// When, and what is started then: a workflow or a task.
+/// A schedule: when to start a workflow or a task.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewSchedule)]
 pub struct ScheduleIn {
-    /// Needed where the address does not say it.
+    /// Name; required if the path does not contain it.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     pub name: Option<String>,
-    /// Minute, hour, day, month and weekday; seconds may stand before them. Give this, `every` or `event`.
+    /// Cron expression: minute, hour, day, month and weekday, optionally preceded by seconds. Give this, `every` or
+    /// `event`.
     #[serde(default)]
     #[schema(max_length = 200)]
     cron: Option<String>,
-    /// The span from one instant to the next, counted from `start_at`, or from when it was made.
+    /// Interval between runs, counted from `start_at` or from the creation.
     #[serde(default)]
-    every: Option<Span>,
-    /// In place of instants: the type of an event that somebody tells (`POST /events`); it may end in `*`.
+    every: Option<DurationIn>,
+    /// Event type that triggers the schedule (`POST /events`), in place of times; it may end in `*`.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 200, pattern = "^[A-Za-z0-9._:/-]*\\*?$")]
     event: Option<String>,
-    /// A name such as `Europe/Berlin`; UTC where nothing is said.
+    /// Time zone such as `Europe/Berlin`; default: UTC.
     #[serde(default)]
     #[schema(max_length = 60)]
     time_zone: Option<String>,
-    /// Nothing is started before this.
+    /// No runs before this time.
     #[serde(default)]
     start_at: Option<Instant>,
-    /// Nothing is started after this.
+    /// No runs after this time.
     #[serde(default)]
     end_at: Option<Instant>,
-    /// The path of a workflow. Give either this or `task`.
+    /// Path of a workflow. Give either this or `task`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     workflow: Option<String>,
-    /// Of the workflow; the newest at each instant where nothing is said.
+    /// Version of the workflow; default: the newest at each run.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 2147483647)]
     version: Option<u32>,
-    /// For the workflow. Its texts may speak of `scheduled_at`, `schedule`, `trigger` and, by an event, `event`; there its data are
-    /// the input where nothing is said.
+    /// Input of the workflow. Templates may use `scheduled_at`, `schedule`, `trigger` and, for events, `event`; default
+    /// for events: the data of the event.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     input: Option<Value>,
-    /// Of the executions.
+    /// Labels of the executions.
     #[serde(default)]
-    #[schema(value_type = stands_for::Labels)]
+    #[schema(value_type = schema_types::LabelsSchema)]
     labels: BTreeMap<String, String>,
-    /// A single task, whose texts may speak of the same.
+    /// A single task; its templates may use the same variables.
     #[serde(default)]
     #[schema(value_type = Option<TaskIn>)]
     task: Option<serde_json::Map<String, Value>>,
-    /// What becomes of instants that passed while no server could fire them; `last` where nothing is said.
+    /// Handling of runs missed while no server was up; default: `last`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::CatchUp>)]
+    #[schema(value_type = Option<schema_types::CatchUpSchema>)]
     catch_up: Option<String>,
-    /// How many of them at most, for `all`; 100 where nothing is said.
+    /// Maximum number of missed runs to catch up with `all`; default: 100.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1000)]
     catch_up_limit: Option<u32>,
-    /// `skip` leaves out an instant while what the one before it started is still open; `allow` where nothing is said.
+    /// `skip` skips a run while the previous one is still open; default: `allow`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Overlap>)]
+    #[schema(value_type = Option<schema_types::OverlapSchema>)]
     overlap: Option<String>,
     #[serde(default)]
     paused: bool,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
 impl ScheduleIn {
+    /// The spec of the schedule.
     pub fn spec(self) -> Result<ScheduleSpec, Invalid> {
         let mut faults = Invalid::default();
         if let Some(Err(part)) = self.input.as_ref().map(|input| mask::refuse_sent_back("input", &json!(input))) {
@@ -106,7 +108,7 @@ impl ScheduleIn {
         }
         let times = Times {
             cron: self.cron,
-            every: self.every.map(|Span(span)| span),
+            every: self.every.map(|DurationIn(span)| span),
             event: self.event,
             time_zone: self.time_zone,
             start_at: self.start_at.map(|Instant(at)| at),
@@ -124,7 +126,7 @@ impl ScheduleIn {
                     ("labels", !self.labels.is_empty()),
                 ];
                 for (field, _) in of_workflows.iter().filter(|(_, given)| *given) {
-                    faults.push(*field, "is for a workflow; a task has its own fields");
+                    faults.push(*field, "is only allowed with `workflow`; a task has its own fields");
                 }
                 Some(Starts::Task(Value::Object(task)))
             }
@@ -149,7 +151,7 @@ impl ScheduleIn {
                 ..ScheduleSpec::new(times, starts)
             }),
             _ => {
-                // What else is wrong is told at once.
+                // Other faults are reported in the same response.
                 if let Err(part) = times.read() {
                     faults.absorb("", part);
                 }
@@ -159,6 +161,7 @@ impl ScheduleIn {
     }
 }
 
+/// JSON of a run.
 pub fn run(run: &Run) -> Value {
     json!({
         "scheduled_at": run.scheduled_at.to_rfc3339(),
@@ -169,6 +172,7 @@ pub fn run(run: &Run) -> Value {
     })
 }
 
+/// JSON of a schedule.
 pub fn shown(view: &ScheduleView) -> Value {
     let ScheduleView { spec, standing, .. } = view;
     let times = &spec.times;

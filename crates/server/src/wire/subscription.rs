@@ -1,4 +1,4 @@
-//! Subscriptions, as they are asked for and as they are shown.
+//! Webhook subscriptions on the wire: input and JSON.
 
 use std::collections::BTreeMap;
 
@@ -11,62 +11,62 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{Instant, Span};
-use crate::openapi::stands_for;
+use super::{DurationIn, Instant};
+use crate::openapi::schema_types;
 
-/// Who is told, and of what.
+/// A webhook subscription: URL and event types.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewSubscription)]
 pub struct SubscriptionIn {
-    /// A name of your own; one is made up where nothing is said.
+    /// Id; default: generated.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     pub id: Option<String>,
-    /// Where deliveries go, by POST.
+    /// URL that deliveries are posted to.
     #[schema(max_length = 2000)]
     url: String,
-    /// Types of events, with `*` at the end for all that begin so; all of them where nothing is said. Beside the types of `/events`
-    /// there are `alert.fired` and `alert.resolved`, and what a retry goes through by the names `RetryScheduled`, `RetryStarted`,
-    /// `RetrySucceeded` and `RetryFailed`.
+    /// Event types; a `*` at the end matches a prefix; default: all. Besides the types of `/events` there are
+    /// `alert.fired`, `alert.resolved`, `RetryScheduled`, `RetryStarted`, `RetrySucceeded` and `RetryFailed`.
     #[serde(default)]
     #[schema(max_items = 100)]
     types: Vec<String>,
-    /// Only events of tasks for which this holds, in the words of `?q=`.
+    /// Only events of tasks that match this filter (language of `?q=`).
     #[serde(default)]
     #[schema(max_length = 4096)]
     filter: Option<String>,
     /// `webhook` for type, timestamp and data; `cloudevents` for CloudEvents 1.0, structured.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::DeliveryFormat>)]
+    #[schema(value_type = Option<schema_types::DeliveryFormatSchema>)]
     format: Option<String>,
-    /// `whsec_` and 24 to 64 bytes in base64; one is made where nothing is said, and shown once. In place of another, both sign for
-    /// a day. A named secret signs with what is put under its name.
+    /// Signing secret: `whsec_` and 24 to 64 bytes in base64; default: generated and shown once. After a change both
+    /// secrets sign for a day. A named secret may be given instead.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::SigningSecret>)]
+    #[schema(value_type = Option<schema_types::SigningSecretSchema>)]
     secret: Option<SecretText>,
-    /// Sent with every delivery; a value may be a named secret. Those that are there stay where nothing is said.
+    /// Headers of every delivery; a value may be a named secret; default: unchanged.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Headers>)]
+    #[schema(value_type = Option<schema_types::HeadersSchema>)]
     headers: Option<BTreeMap<String, SecretText>>,
-    /// A policy in place of ours, which tries ten times over three days.
+    /// Retry policy of deliveries; default: ten attempts over three days.
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     retry: Option<Value>,
-    /// Nothing is delivered while it is paused; then it goes on where it stopped.
+    /// Pauses deliveries; they continue from the same position after resuming.
     #[serde(default)]
     paused: bool,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
+    #[schema(value_type = Option<schema_types::NoteSchema>)]
     note: Option<String>,
 }
 
 impl SubscriptionIn {
-    /// Whether it says which headers are sent.
+    /// Whether the request sets headers.
     pub fn has_headers(&self) -> bool {
         self.headers.is_some()
     }
 
+    /// The spec and the signing secret.
     pub fn read(self) -> Result<(SubscriptionSpec, Option<Signing>), Invalid> {
         let mut faults = Invalid::default();
         let format = self.format.as_deref().map_or(Some(Format::Webhook), Format::from_word);
@@ -89,6 +89,7 @@ impl SubscriptionIn {
     }
 }
 
+/// Parses a signing secret.
 pub fn secret(given: Option<SecretText>) -> Result<Option<Signing>, Invalid> {
     let read = |given: SecretText| match given {
         SecretText::Plain(text) => Secret::read(&text).map(Signing::Own),
@@ -98,23 +99,24 @@ pub fn secret(given: Option<SecretText>) -> Result<Option<Signing>, Invalid> {
     given.map(|given| read(given).map_err(|why| Invalid::one("secret", why))).transpose()
 }
 
-/// What is to be delivered again: give one of both.
+/// Deliveries to repeat. Give one of the fields.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Redelivery)]
 pub struct RedeliverIn {
-    /// The id of an event, or the `webhook-id` that it was delivered under. It is delivered once more, under the same id.
+    /// Id of an event, or the `webhook-id` of its delivery. It is delivered again under the same id.
     #[serde(default)]
     #[schema(max_length = 200)]
     pub event: Option<String>,
-    /// Whatever was given up since this instant is tried again, a thousand deliveries at most.
+    /// Repeats deliveries that failed for good since this instant, at most a thousand.
     #[serde(default)]
     pub since: Option<Instant>,
-    /// The same, as how long ago.
+    /// The same as `since`, as a duration before now.
     #[serde(default)]
-    pub within: Option<Span>,
+    pub within: Option<DurationIn>,
 }
 
+/// JSON of a subscription.
 pub fn shown(view: &SubscriptionView, secret: Option<&Signing>) -> Value {
     let SubscriptionView { spec, disabled, .. } = view;
     let mut shown = json!({
@@ -141,7 +143,7 @@ pub fn shown(view: &SubscriptionView, secret: Option<&Signing>) -> Value {
     shown
 }
 
-/// A delivery in a list: the task behind it has the rest.
+/// JSON of a delivery in a list; its task has the details.
 pub fn delivery(it: &Listed) -> Value {
     let task = &it.stored.task;
     let label = |name: &str| it.labels.get(name);

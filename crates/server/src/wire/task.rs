@@ -1,4 +1,6 @@
-//! Tasks: as callers write them, and as they are shown.
+//! Tasks on the wire: input and JSON.
+//!
+//! Over 500 lines: the fields of a task, in and out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,32 +21,33 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{Instant, MomentIn, Object, Raw, Span, TextOr, instant};
+use super::{DurationIn, Instant, MomentIn, Object, Raw, TextOr, instant};
 use crate::kind_policies::PoliciesOfKinds;
-use crate::openapi::stands_for;
+use crate::openapi::schema_types;
 
-/// Policies by their text: the same one comes again and again.
+/// Cache of parsed policies by their text.
 #[derive(Default)]
-pub struct Policies {
-    known: Mutex<KnownPolicies>,
+pub struct PolicyCache {
+    known: Mutex<CachedPolicies>,
 }
 
 #[derive(Default)]
-struct KnownPolicies {
-    /// Of the texts, which a caller chooses.
+struct CachedPolicies {
+    /// Total size of the texts, in bytes.
     bytes: usize,
-    read: HashMap<(String, Dialect), Read>,
+    read: HashMap<(String, Dialect), ParsedPolicy>,
 }
 
-/// Nothing means that there is no retry.
-type Read = Option<Arc<Policy>>;
+/// A parsed policy; `None` means no retry.
+type ParsedPolicy = Option<Arc<Policy>>;
 
 const MOST_POLICIES: usize = 1_000;
-/// Bytes of their texts together; a longer one than an eighth of it is not kept.
+/// Maximum total size of the cached texts, in bytes; a text longer than an eighth of it is not cached.
 const MOST_POLICY_BYTES: usize = 8 << 20;
 
-impl Policies {
-    pub fn read(&self, text: &str, dialect: Dialect, limits: &PolicyLimits) -> Result<Read, Invalid> {
+impl PolicyCache {
+    /// Parses a policy, or takes it from the cache.
+    pub fn read(&self, text: &str, dialect: Dialect, limits: &PolicyLimits) -> Result<ParsedPolicy, Invalid> {
         let key = (text.to_owned(), dialect);
         if let Some(known) = self.known.lock().read.get(&key) {
             return Ok(known.clone());
@@ -57,7 +60,7 @@ impl Policies {
         }
         let mut known = self.known.lock();
         if known.read.len() >= MOST_POLICIES || known.bytes + size > MOST_POLICY_BYTES {
-            *known = KnownPolicies::default();
+            *known = CachedPolicies::default();
         }
         if known.read.insert(key, policy.clone()).is_none() {
             known.bytes += size;
@@ -66,36 +69,37 @@ impl Policies {
     }
 }
 
-/// Many tasks at once: all of them are taken or none.
+/// A batch of tasks: all are accepted or none.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewTasks)]
-pub struct ManyIn {
+pub struct TasksIn {
     #[schema(value_type = Vec<TaskIn>, max_items = 10_000)]
     pub tasks: Vec<Object<TaskIn>>,
-    /// Makes one execution of them, as needs between them do.
+    /// Groups the tasks into one execution, as `needs` between them do.
     #[serde(default)]
     #[schema(value_type = Option<ExecutionIn>)]
     pub execution: Option<Object<ExecutionIn>>,
 }
 
+/// Fields of the execution of submitted tasks.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewExecution)]
 pub struct ExecutionIn {
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     name: Option<String>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Labels)]
+    #[schema(value_type = schema_types::LabelsSchema)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     external_id: Option<String>,
-    /// The first failure that no other task waits for ends all the rest.
+    /// The first failure that no other task handles cancels all other tasks.
     #[serde(default)]
     fail_fast: bool,
-    /// Tasks that can lead nowhere any more are canceled.
+    /// Cancel tasks whose result can no longer be used.
     #[serde(default)]
     dead_end_cancel: bool,
 }
@@ -113,14 +117,14 @@ impl From<ExecutionIn> for ExecutionSpec {
     }
 }
 
-/// A number, or the word for one.
+/// A priority as a number or a word.
 #[derive(Clone, Copy, Default)]
 struct PriorityIn(i32);
 
 impl<'de> Deserialize<'de> for PriorityIn {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl serde::de::Visitor<'_> for Reader {
+        struct PriorityVisitor;
+        impl serde::de::Visitor<'_> for PriorityVisitor {
             type Value = PriorityIn;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -141,138 +145,141 @@ impl<'de> Deserialize<'de> for PriorityIn {
                 found.map(|priority| PriorityIn(priority.code().into())).ok_or_else(unknown)
             }
         }
-        from.deserialize_any(Reader)
+        from.deserialize_any(PriorityVisitor)
     }
 }
 
-/// One task. Only its kind is needed.
+/// A new task. Only `kind` is required.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewTask)]
 pub struct TaskIn {
-    #[schema(value_type = stands_for::Name)]
+    #[schema(value_type = schema_types::NameSchema)]
     kind: String,
-    /// The caller's own name for it in this request, by which others need it.
+    /// Key of the task within the request, for `needs` of other tasks.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     key: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     name: Option<String>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     queue: Option<String>,
-    /// Higher ones are leased first: a number, or `high` (100), `normal` (0) or `low` (-100).
+    /// Priority, higher first: a number, or `high` (100), `normal` (0) or `low` (-100).
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Priority>)]
+    #[schema(value_type = Option<schema_types::PrioritySchema>)]
     priority: PriorityIn,
-    /// For whoever runs it: 256 KiB at most.
+    /// Payload for the worker: at most 256 KiB.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = schema_types::JsonSchema, required = false)]
     payload: Option<Raw>,
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Executor>)]
+    #[schema(value_type = Option<schema_types::ExecutorSchema>)]
     executor: Option<Value>,
     #[serde(default)]
     #[schema(max_items = 10_000)]
     needs: Vec<NeedIn>,
     #[serde(default)]
-    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    #[schema(value_type = schema_types::RetryPolicySchema, required = false)]
     retry: Option<Box<RawValue>>,
-    /// Of `retry`.
+    /// Dialect of `retry`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Dialect>)]
+    #[schema(value_type = Option<schema_types::DialectSchema>)]
     dialect: Option<String>,
-    /// Of one run, from its last sign of life.
+    /// Timeout of a run since its last heartbeat.
     #[serde(default)]
-    timeout: Option<Span>,
-    /// Of one run, whatever it says.
+    timeout: Option<DurationIn>,
+    /// Total time limit of a run.
     #[serde(default)]
-    attempt_deadline: Option<Span>,
-    /// Of the whole task.
+    attempt_deadline: Option<DurationIn>,
+    /// Deadline of the whole task.
     #[serde(default)]
     deadline: Option<MomentIn>,
-    /// How long it waits before its first run. Give either this or `at`.
+    /// Delay of the first run. Give either this or `at`.
     #[serde(default)]
-    delay: Option<Span>,
-    /// When its first run is due.
+    delay: Option<DurationIn>,
+    /// Due time of the first run.
     #[serde(default)]
     at: Option<Instant>,
-    /// Another name of `at`.
+    /// Alias of `at`.
     #[serde(default)]
     run_at: Option<Instant>,
-    /// The system it calls, by the name of a dependency: its runs are held while that one is out, in maintenance or over its budget.
+    /// Name of the dependency that the task calls: its runs are held while the dependency is down, in maintenance or
+    /// over its retry budget.
     #[serde(default)]
     dependency: Option<String>,
-    /// Who pays for it, by the name of an account.
+    /// Name of the account that pays for the task.
     #[serde(default)]
     account: Option<String>,
-    /// What it costs; else what its account says of its kind, or 1.
+    /// Cost of the task; default: the cost that the account sets for its kind, else 1.
     #[serde(default)]
     cost: Option<u32>,
     #[serde(default)]
-    #[schema(value_type = stands_for::Labels)]
+    #[schema(value_type = schema_types::LabelsSchema)]
     labels: BTreeMap<String, String>,
-    /// Unique among the open tasks of a namespace: a second submit answers the first one's id.
+    /// Unique among the open tasks of a namespace: a second submit returns the id of the first.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     dedupe_key: Option<String>,
-    /// Kept, and found by filters.
+    /// Your own id, stored and usable in filters.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Name>)]
+    #[schema(value_type = Option<schema_types::NameSchema>)]
     external_id: Option<String>,
-    /// Who is called when it has succeeded or failed for good, when it is retried, and when it is canceled while it runs.
+    /// Calls made when the task has succeeded or failed for good, when it is retried, and when it is canceled while
+    /// running.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Hooks>)]
+    #[schema(value_type = Option<schema_types::HooksSchema>)]
     hooks: Option<Value>,
-    /// Dead ends behind it cancel nothing before it.
+    /// Stops dead-end cancellation: a dead end after this task cancels nothing before it.
     #[serde(default)]
     dead_end_barrier: bool,
-    /// How much it has to do: what it weighs under a rule of capacity.
+    /// Expected number of items: the weight of the task under a capacity rule.
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     expected: Option<u32>,
 }
 
-/// A need by its key alone, or with its condition.
+/// A need: a key, or an object with a condition.
 pub type NeedIn = TextOr<WholeNeed>;
 
+/// A need with its condition.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NeedFields)]
 pub struct WholeNeed {
     /// The key of another task in this request.
     task: String,
-    /// `success` where nothing is said.
+    /// Condition; default: `success`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::When>)]
+    #[schema(value_type = Option<schema_types::WhenSchema>)]
     when: Option<String>,
-    /// `skip` where nothing is said.
+    /// Action if the condition is not met; default: `skip`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::OnUnmet>)]
+    #[schema(value_type = Option<schema_types::OnUnmetSchema>)]
     on_unmet: Option<String>,
 }
 
-/// What a request says about all of its tasks.
-pub struct Context<'a> {
-    pub policies: &'a Policies,
+/// Request-wide context for parsing tasks.
+pub struct SubmitContext<'a> {
+    pub policies: &'a PolicyCache,
     pub limits: &'a PolicyLimits,
     pub traceparent: Option<String>,
-    /// Policies of kinds, for tasks that say nothing about retries.
+    /// Policies bound to kinds, for tasks without `retry`.
     pub bound: PoliciesOfKinds,
-    /// Kinds that this server runs itself: their policies count where nothing else is bound to a kind.
+    /// Kinds that this server runs itself; their policies apply if none is bound to the kind.
     pub kinds: &'a Kinds,
     pub namespace: &'a str,
 }
 
 impl TaskIn {
-    /// The kind whose policy counts, where the task says nothing about retries.
+    /// The kind whose policy applies, if the task has no `retry`.
     pub fn kind_of_policy(&self) -> Option<&str> {
         self.retry.is_none().then_some(&self.kind)
     }
 
-    /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
-    pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
+    /// Converts to a spec. Faults of form are reported under `at`; the engine checks the rest.
+    pub fn spec(self, at: &str, context: &SubmitContext<'_>, faults: &mut Invalid) -> TaskSpec {
         let mut part = Invalid::default();
         if let (None, Err(faults)) = (&self.retry, read_dialect(self.dialect.as_deref())) {
             part.absorb("", faults);
@@ -287,7 +294,7 @@ impl TaskIn {
         if let (Some(Instant(at)), Some(Instant(run_at))) = (self.at, self.run_at)
             && at != run_at
         {
-            part.push("run_at", "is another name of `at`, and says another instant here");
+            part.push("run_at", "is an alias of `at` and must not differ from it");
         }
         let named = if self.at.is_some() { "at" } else { "run_at" };
         let start = match (self.delay, self.at.or(self.run_at)) {
@@ -295,7 +302,7 @@ impl TaskIn {
                 part.push(named, format!("give either `delay` or `{named}`"));
                 None
             }
-            (Some(Span(span)), None) => Some(Moment::After(span)),
+            (Some(DurationIn(span)), None) => Some(Moment::After(span)),
             (None, at) => at.map(|Instant(at)| Moment::At(at)),
         };
         faults.absorb(at, part);
@@ -330,12 +337,18 @@ impl TaskIn {
     }
 }
 
+/// Parses the word of a dialect; default: native.
 pub fn read_dialect(word: Option<&str>) -> Result<Dialect, Invalid> {
     let word = word.unwrap_or("native");
-    Dialect::from_word(word).ok_or_else(|| Invalid::one("dialect", format!("`{word}` is no dialect")))
+    Dialect::from_word(word).ok_or_else(|| Invalid::one("dialect", format!("unknown dialect `{word}`")))
 }
 
-fn read_retry(text: &str, dialect: Option<&str>, context: &Context<'_>, faults: &mut Invalid) -> Option<Arc<Policy>> {
+fn read_retry(
+    text: &str,
+    dialect: Option<&str>,
+    context: &SubmitContext<'_>,
+    faults: &mut Invalid,
+) -> Option<Arc<Policy>> {
     let read = read_dialect(dialect)
         .and_then(|dialect| context.policies.read(text, dialect, context.limits).map_err(|part| part.under("retry")));
     match read {
@@ -354,7 +367,7 @@ fn read_executor(value: Option<Value>, faults: &mut Invalid) -> ExecutorSpec {
         "worker" if value.as_object().is_some_and(|fields| fields.len() == 1) => ExecutorSpec::Worker,
         "timer" if value.as_object().is_some_and(|fields| fields.len() == 1) => ExecutorSpec::Timer,
         "worker" | "timer" => {
-            faults.push("executor", format!("a {word} has no settings"));
+            faults.push("executor", format!("the executor `{word}` has no settings"));
             ExecutorSpec::Worker
         }
         "http" => ExecutorSpec::Http(value.into()),
@@ -389,7 +402,7 @@ fn read_needs(needs: Vec<NeedIn>, faults: &mut Invalid) -> Vec<Need> {
     read
 }
 
-/// What a submit answers for one task.
+/// Response of a submit for one task.
 pub fn submitted(task: &SubmittedTask, key: Option<&str>, execution: Option<comeback_core::ExecutionId>) -> Value {
     let execution = execution.unwrap_or(task.id.implicit_execution());
     json!({
@@ -401,7 +414,7 @@ pub fn submitted(task: &SubmittedTask, key: Option<&str>, execution: Option<come
     })
 }
 
-/// Everything about a task.
+/// JSON of a task with all its fields.
 pub fn whole(view: &TaskView) -> Value {
     let mut shown = common(&view.stored);
     let task = &view.stored.task;
@@ -439,7 +452,7 @@ pub fn whole(view: &TaskView) -> Value {
     shown
 }
 
-/// One line of a list: payloads and results are left out.
+/// JSON of a task in a list, without payload and result.
 pub fn line(listed: &Listed) -> Value {
     let mut shown = common(&listed.stored);
     merge(
@@ -493,20 +506,20 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
     })
 }
 
-/// What keeps it from running, where something beside its own due time does.
+/// The reason that holds a task, besides its due time.
 fn blocked(task: &comeback_core::Task) -> Option<String> {
     if task.execution_paused && task.state.is_open() {
         return Some("its execution is paused".into());
     }
     match task.state {
-        State::Paused if task.parked => Some("parked by its policy until somebody resumes it".into()),
-        State::Paused => Some("paused by hand".into()),
+        State::Paused if task.parked => Some("parked by its policy until it is resumed".into()),
+        State::Paused => Some("paused manually".into()),
         State::Waiting if task.needs_left > 0 => Some(format!("waits for {} other tasks", task.needs_left)),
         _ => task.hold.as_ref().map(|hold| hold.reason.clone()),
     }
 }
 
-/// Where a rule keeps it from starting, and nothing else does.
+/// Sets the hold reason if a rule holds the task and no other reason does.
 pub fn say_held(shown: &mut Value, by: Option<HeldBy>) {
     if let Some(by) = by.filter(|_| shown["blocked"].is_null()) {
         shown["blocked"] = by.words.into();
@@ -523,7 +536,7 @@ fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> 
     shown
 }
 
-/// The attempts of a task: every record that tells how a run ended.
+/// JSON of an attempt; `None` if the record is not the end of a run.
 pub fn attempt(record: &Record, old: &[OldPayload]) -> Option<Value> {
     let outcome = record.outcome?;
     let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
@@ -550,7 +563,7 @@ pub fn attempt(record: &Record, old: &[OldPayload]) -> Option<Value> {
     }))
 }
 
-/// Every version of a payload, oldest first, each with what an edit made of the one before.
+/// All versions of a payload, oldest first, each with its diff to the previous one.
 pub fn payloads(old: &[OldPayload], in_use: Option<&str>) -> Vec<Value> {
     let read = |text: Option<&str>| text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or(Value::Null));
     let newest = old.last().map_or(1, |last| last.version + 1);
@@ -579,11 +592,12 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
+/// Text of a list cursor.
 pub fn next_cursor(cursor: Option<ListCursor>) -> Option<String> {
     cursor.map(|cursor| cursor.to_string())
 }
 
-/// A forecast: the attempts that are still to come, if every one fails.
+/// JSON of a forecast: the attempts to come if each one fails.
 pub fn forecast(forecast: &comeback_core::forecast::Forecast) -> Value {
     let attempts: Vec<Value> = forecast
         .attempts

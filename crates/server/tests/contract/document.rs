@@ -169,7 +169,7 @@ async fn no_parameter_is_read_that_is_not_told() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{} {}: {body}", route.method, route.path);
         let fault = answer.faults().into_iter().find(|(path, _)| path == "nonsense");
         let (_, message) = fault.unwrap_or_else(|| panic!("{body}"));
-        let (_, known) = message.split_once("there are ").expect("a list");
+        let (_, known) = message.split_once("parameters are: ").expect("a list");
         let told: Vec<&str> = doc.query.iter().map(|param| param.name).collect();
         let told = if told.is_empty() { "none".to_owned() } else { told.join(", ") };
         assert_eq!(known, told, "{} {}", route.method, route.path);

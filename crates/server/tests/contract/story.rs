@@ -17,7 +17,7 @@ use comeback_core::Millis;
 use comeback_engine::store::ApiKey;
 use comeback_engine::{LeaseRequest, Submit, TaskSpec, VirtualClock};
 use comeback_server::auth::{self, Need, NewKey, Role};
-use comeback_server::{App, GateOptions, Room};
+use comeback_server::{App, ClassLimits, LimiterOptions};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 
@@ -686,7 +686,7 @@ async fn contradictions(world: &World) {
 async fn readable_problems(world: &World) {
     for route in routes() {
         let doc = route.doc.as_ref().expect("a description");
-        let much = (route.most_bytes(&GateOptions::default()) + 1).to_string();
+        let much = (route.most_bytes(&LimiterOptions::default()) + 1).to_string();
         let headers = vec![("content-length", much), ("content-type", "application/json".into())];
         let large = Ask { part: "x", body: Some("{".into()), headers, ..Ask::default() };
         assert_eq!(world.bad(doc.id, large).await, "too-large", "{}", doc.id);
@@ -759,9 +759,10 @@ async fn repetitions(world: &World) {
 
 /// Doors that are narrow: one that nobody fits through, one for a single guest, and one that does not wait.
 async fn crowds(world: &World) {
-    let none = Room { places: 0, queue: 0, patience: Duration::ZERO };
-    let one = Room { places: 1, queue: 1, patience: Duration::ZERO };
-    let gate = GateOptions { look: none, lease: one, body_timeout: Duration::from_millis(1), ..GateOptions::default() };
+    let none = ClassLimits { permits: 0, queue: 0, timeout: Duration::ZERO };
+    let one = ClassLimits { permits: 1, queue: 1, timeout: Duration::ZERO };
+    let gate =
+        LimiterOptions { look: none, lease: one, body_timeout: Duration::from_millis(1), ..LimiterOptions::default() };
     let app = place::app(world.app.engine.store().clone(), gate).await;
     let narrow = World { router: app.router(), clock: app.clock.clone().expect("a clock"), app, judge: Judge::new() };
     assert_eq!(narrow.bad("getStats", Ask::default()).await, "overloaded");
@@ -837,8 +838,8 @@ async fn keys_and_roles(world: &World) {
     let before = auth::key_id(Some(("default", "default", "long ago"))).expect("an id");
     let new = NewKey { name: None, role: Role::Viewer, namespace: "default".into(), valid_for: None };
     let (act, now) = (Default::default(), world.clock_now());
-    let made = world.app.keys.create_as(store, before, new, auth::Terms::default(), 9_999, &act, now).await;
-    assert!(matches!(made.expect("a key"), auth::Made::Key(..)));
+    let made = world.app.keys.create_as(store, before, new, auth::KeyLimits::default(), 9_999, &act, now).await;
+    assert!(matches!(made.expect("a key"), auth::KeyResult::Key(..)));
     let body = Some(json!({"role": "viewer"}).to_string());
     let headers: Vec<_> = with(&admin).into_iter().chain([("idempotency-key", "long ago".to_owned())]).collect();
     assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "key-exists");
@@ -847,8 +848,8 @@ async fn keys_and_roles(world: &World) {
     let second = second["id"].as_str().expect("an id").to_owned();
     let before = auth::key_id(Some(("default", &second, "long ago"))).expect("an id");
     let new = NewKey { name: None, role: Role::Viewer, namespace: "default".into(), valid_for: None };
-    let made = world.app.keys.create_as(store, before, new, auth::Terms::default(), 9_999, &act, now).await;
-    assert!(matches!(made.expect("a key"), auth::Made::Key(..)));
+    let made = world.app.keys.create_as(store, before, new, auth::KeyLimits::default(), 9_999, &act, now).await;
+    assert!(matches!(made.expect("a key"), auth::KeyResult::Key(..)));
     let rotation = |key: &str, overlap: &str| {
         let headers = with(&admin).into_iter().chain([("idempotency-key", key.to_owned())]).collect();
         Ask { part: &second, body: Some(json!({"overlap": overlap}).to_string()), headers, ..Ask::default() }

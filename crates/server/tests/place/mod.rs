@@ -11,7 +11,7 @@ use comeback_core::{Quotas, Timestamp};
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
-use comeback_server::{App, AppOptions, GateOptions, Route, openapi, table};
+use comeback_server::{App, AppOptions, LimiterOptions, Route, openapi, table};
 use comeback_store::conformance::postgres::Database;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -36,7 +36,7 @@ impl Place {
             let store = Arc::new(PostgresStore::open(&options).await.expect("the store opens"));
             all.push(Place {
                 word: "postgres",
-                app: app(store, GateOptions::default()).await,
+                app: app(store, LimiterOptions::default()).await,
                 database: Some(database),
                 _folder: None,
             });
@@ -48,7 +48,12 @@ impl Place {
         let folder = tempfile::tempdir().expect("a folder");
         let options = SqliteOptions::file(folder.path().join("comeback.db"));
         let store = Arc::new(SqliteStore::open(&options).expect("the store opens"));
-        Place { word: "sqlite", app: app(store, GateOptions::default()).await, database: None, _folder: Some(folder) }
+        Place {
+            word: "sqlite",
+            app: app(store, LimiterOptions::default()).await,
+            database: None,
+            _folder: Some(folder),
+        }
     }
 
     pub async fn leave(self) {
@@ -60,7 +65,7 @@ impl Place {
 }
 
 /// One instance, whose time is moved by hand.
-pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
+pub async fn app(store: Arc<dyn Store>, gate: LimiterOptions) -> Arc<App> {
     let mut quotas = Quotas::default();
     for (name, value) in [("named_policies", "20"), ("secrets", "5")] {
         quotas.set(name, value).expect("a number");
@@ -69,13 +74,13 @@ pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
 }
 
 /// The same with other quotas.
-pub async fn app_with(store: Arc<dyn Store>, gate: GateOptions, quotas: Quotas) -> Arc<App> {
+pub async fn app_with(store: Arc<dyn Store>, gate: LimiterOptions, quotas: Quotas) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
     let secret_keys = Keyring::read(&"11".repeat(32)).expect("a key");
     let config = EngineConfig { instance: "test".into(), executors, quotas, secret_keys, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
-    let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..options() };
+    let options = AppOptions { instance: "test".into(), clock: Some(clock), limiter: gate, ..options() };
     App::new(engine, options).await.expect("an app")
 }
 

@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 use super::words;
 use crate::openapi::schema::*;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let maybe = || nullable(instant());
     let number = || json!({"type": "number", "minimum": 0, "maximum": 1});
     let change = object([
         ("type", words!(AlertEvent)),
         ("at", instant()),
-        ("count", about(count(), "How many there were then.")),
-        ("of", about(count(), "With what was counted beside them.")),
+        ("count", about(count(), "Number of events when it fired.")),
+        ("of", about(count(), "Number of events that the share is measured against.")),
     ]);
     let alert = object([
         ("name", text()),
@@ -28,8 +29,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("paused", flag()),
         ("note", nullable(text())),
         ("firing_since", maybe()),
-        ("count", about(count(), "How many were within the window when it was last written down.")),
-        ("fired", about(count(), "How often it has fired since it counts so.")),
+        ("count", about(count(), "Number of events within the window at the last update.")),
+        ("fired", about(count(), "Number of times it has fired since its definition last changed.")),
         ("last", nullable(named("AlertChange"))),
         ("created_at", instant()),
         ("updated_at", instant()),
@@ -37,9 +38,9 @@ pub fn all() -> Vec<(&'static str, Value)> {
     let backtest = object([
         ("from", instant()),
         ("to", instant()),
-        ("fired", about(count(), "How often it would have fired.")),
+        ("fired", about(count(), "Number of times it would have fired.")),
         ("changes", list(named("AlertChange"))),
-        ("events", about(count(), "Events of all sorts that were looked at.")),
+        ("events", about(count(), "Number of events scanned.")),
         ("complete", flag()),
     ]);
     vec![("AlertChange", change), ("Alert", alert), ("AlertBacktestAnswer", backtest)]

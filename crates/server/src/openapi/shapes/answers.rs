@@ -1,4 +1,4 @@
-//! What is answered.
+//! Schemas of responses.
 
 use comeback_core::{AttemptOutcome, AuditAction, EventKind, Reason, RetryKind, State, Trigger, Verdict};
 use serde_json::{Value, json};
@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::words;
 use crate::openapi::schema::*;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let maybe = |name: &str| nullable(named(name));
     let problem_of_lease = |names: &[&str]| object([("lease", text()), ("problem", one_of(names))]);
@@ -22,11 +23,11 @@ pub fn all() -> Vec<(&'static str, Value)> {
         (
             "Attempt",
             object([
-                ("number", about(count(), "Which attempt of its cycle it was, from 1.")),
+                ("number", about(count(), "Attempt number within the cycle, from 1.")),
                 ("run", count()),
                 ("cycle", count()),
                 ("retry_kind", retry_kind()),
-                ("payload_version", about(count(), "Which version of the payload it worked on, from 1.")),
+                ("payload_version", about(count(), "Version of the payload it ran with, from 1.")),
                 ("worker", nullable(text())),
                 ("started_at", maybe("Instant")),
                 ("ended_at", instant()),
@@ -42,7 +43,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                             ("success", count()),
                             ("failures", count()),
                         ])),
-                        "What whoever a hook called had counted when it ended.",
+                        "Progress counters of a hook at the end of the run.",
                     ),
                 ),
                 ("result", anything()),
@@ -50,7 +51,11 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         (
             "Difference",
-            object([("path", about(text(), "As in `card.number`.")), ("before", anything()), ("after", anything())]),
+            object([
+                ("path", about(text(), "Path of the field, such as `card.number`.")),
+                ("before", anything()),
+                ("after", anything()),
+            ]),
         ),
         (
             "PayloadVersion",
@@ -60,7 +65,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("in_use", flag()),
                 ("edited_at", maybe("Instant")),
                 ("edited_by", nullable(text())),
-                ("last_run", about(nullable(count()), "The last run that used it, where it was replaced.")),
+                ("last_run", about(nullable(count()), "The last run that used it, if it was replaced.")),
                 ("diff", list(named("Difference"))),
             ]),
         ),
@@ -101,7 +106,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "Leases",
             partial(
                 &["leases"],
-                [("leases", list(lease())), ("draining", about(flag(), "Given to a worker that is drained."))],
+                [("leases", list(lease())), ("draining", about(flag(), "Whether the worker is drained."))],
             ),
         ),
         (
@@ -139,18 +144,18 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "Loop",
             object([
                 ("name", text()),
-                (
-                    "period_ms",
-                    about(nullable(count()), "How often it looks in any case; nothing where somebody has to ask."),
-                ),
-                ("looked_at", about(maybe("Instant"), "When it last looked, on the instance that answers.")),
+                ("period_ms", about(nullable(count()), "Poll period; null for a loop that runs on request only.")),
+                ("looked_at", about(maybe("Instant"), "Last run on the responding instance.")),
                 (
                     "moved_total",
-                    about(nullable(count()), "What it has moved on that instance; for admins of all namespaces only."),
+                    about(nullable(count()), "Tasks moved on that instance; for admins of all namespaces only."),
                 ),
-                ("failed_total", about(nullable(count()), "How often it could not, there; for them only.")),
+                (
+                    "failed_total",
+                    about(nullable(count()), "Failures on that instance; for admins of all namespaces only."),
+                ),
                 ("paused", flag()),
-                ("resumes_at", about(maybe("Instant"), "Nothing when somebody has to resume it.")),
+                ("resumes_at", about(maybe("Instant"), "Null if it lasts until resumed.")),
                 ("note", nullable(text())),
                 ("by", nullable(text())),
             ]),
@@ -162,10 +167,10 @@ fn account() -> Value {
     let integer = || json!({"type": "integer"});
     object([
         ("name", text()),
-        ("credits", about(integer(), "What it holds, reserved credits included.")),
-        ("reserved", about(integer(), "For its open tasks.")),
-        ("available", about(integer(), "What nobody has reserved; below nothing where credits were taken away.")),
-        ("spent", about(integer(), "So far.")),
+        ("credits", about(integer(), "Balance, reserved credits included.")),
+        ("reserved", about(integer(), "Credits reserved for open tasks.")),
+        ("available", about(integer(), "Credits not reserved; negative if credits were withdrawn.")),
+        ("spent", about(integer(), "Credits spent so far.")),
         ("costs", map(count())),
         (
             "budget",
@@ -175,28 +180,28 @@ fn account() -> Value {
                 ("retry_cost_per_month", nullable(count())),
             ]),
         ),
-        ("organisation", about(nullable(text()), "Another account, in whose budget its retries are booked as well.")),
+        ("organisation", about(nullable(text()), "Parent account, whose retry budget is charged as well.")),
         ("created_at", instant()),
         ("updated_at", instant()),
     ])
 }
 
 fn retry_kind() -> Value {
-    about(nullable(words!(RetryKind)), "Who asked for the attempt: a policy, or a person. Nothing for a first attempt.")
+    about(nullable(words!(RetryKind)), "Origin of the retry: a policy or a person. Null for a first attempt.")
 }
 
 fn act() -> Value {
     object([
         ("id", id()),
         ("at", instant()),
-        ("namespace", about(nullable(text()), "Nothing where it concerns all of them.")),
+        ("namespace", about(nullable(text()), "Null if it concerns all namespaces.")),
         ("act", words!(AuditAction)),
-        ("subject", about(text(), "The id or the name of what it was done to.")),
-        ("actor", about(nullable(text()), "Who it was, as they say; else their key.")),
-        ("key", about(nullable(text()), "The name of the API key they came with, or its id where it has no name.")),
-        ("key_id", about(nullable(text()), "The id of that key. Names may be given again, ids never are.")),
+        ("subject", about(text(), "Id or name of the object.")),
+        ("actor", about(nullable(text()), "Actor: the name in the request, else the name of the key.")),
+        ("key", about(nullable(text()), "Name of the API key, or its id if it has no name.")),
+        ("key_id", about(nullable(text()), "Id of the API key. Names may be reused, ids never are.")),
         ("note", nullable(text())),
-        ("request_id", about(nullable(text()), "The request that asked for it.")),
+        ("request_id", about(nullable(text()), "Id of the request.")),
         ("before", anything()),
         ("after", anything()),
     ])
@@ -209,16 +214,17 @@ fn one_of(names: &[&str]) -> Value {
     }
 }
 
+/// A policy, or `false` for no retry.
 pub fn policy_or_none() -> Value {
-    about(any_of([named("Policy"), constant(false)]), "`false` means that nothing is retried.")
+    about(any_of([named("Policy"), constant(false)]), "`false` means no retry.")
 }
 
 fn rule() -> Value {
     let matched = object([("queue", nullable(text())), ("kind", nullable(text())), ("labels", map(text()))]);
     let used = object([
-        ("per", about(list(nullable(text())), "The values it is kept per, in their order.")),
+        ("per", about(list(nullable(text())), "Values of the labels in `per`, in their order.")),
         ("running", count()),
-        ("weight", about(count(), "What those that run still have to do.")),
+        ("weight", about(count(), "Total weight of the running tasks.")),
     ]);
     object([
         ("name", text()),
@@ -226,8 +232,8 @@ fn rule() -> Value {
         ("per", list(text())),
         ("max_running", nullable(count())),
         ("capacity", nullable(count())),
-        ("fair", about(flag(), "Who runs least goes first, among the values of `per`.")),
-        ("used", about(list(used), "Where anything runs.")),
+        ("fair", about(flag(), "Fair share: the value of `per` with the fewest running tasks goes first.")),
+        ("used", about(list(used), "Usage by value; only values with running tasks.")),
     ])
 }
 
@@ -237,12 +243,12 @@ fn submitted() -> Value {
         ("key", nullable(text())),
         ("state", named("State")),
         ("execution_id", id()),
-        ("duplicate", about(flag(), "An open task with the same dedupe key was there already; this is its id.")),
+        ("duplicate", about(flag(), "An open task with the same dedupe key exists; this is its id.")),
     ]);
     partial(&["tasks"], [("tasks", list(task)), ("execution_id", id())])
 }
 
-/// What a list and the whole of a task have in common.
+/// Fields that task lists and single tasks share.
 fn common() -> Vec<(&'static str, Value)> {
     let lease = object([("worker", text()), ("expires_at", nullable(instant()))]);
     vec![
@@ -252,34 +258,31 @@ fn common() -> Vec<(&'static str, Value)> {
         ("state", named("State")),
         ("priority", between(-1_000, 1_000)),
         ("execution_id", id()),
-        ("attempt", about(count(), "Retries that were counted in this cycle.")),
-        ("attempt_number", about(count(), "Which attempt it is at, from 1.")),
+        ("attempt", about(count(), "Retries counted in this cycle.")),
+        ("attempt_number", about(count(), "Current attempt, from 1.")),
         ("max_retries", nullable(count())),
         ("cycle", count()),
         ("retry_kind", retry_kind()),
-        ("total_attempts", about(count(), "Runs in all cycles, whatever they counted for.")),
+        ("total_attempts", about(count(), "Runs in all cycles, counted or not.")),
         ("lost_count", count()),
         ("throttle_count", count()),
         ("snooze_count", count()),
         ("start_at", nullable(instant())),
         ("next_retry_at", nullable(instant())),
         ("held_until", nullable(instant())),
-        ("blocked", about(nullable(text()), "What keeps it from running, beside its own due time.")),
+        ("blocked", about(nullable(text()), "Why it is held, besides its due time.")),
         ("reason", nullable(named("Reason"))),
         ("lease", nullable(lease)),
         ("error_class", nullable(named("Class"))),
         (
             "retryable",
-            about(
-                flag(),
-                "Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none.",
-            ),
+            about(flag(), "Whether its last error is retryable, by its class and the policy; true if there was none."),
         ),
         (
             "fingerprint",
             about(
                 like(json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{16}$"}), json!(["8c3a90f1d2b47e65"])),
-                "Errors that look the same to a person have the same.",
+                "Similar errors have the same fingerprint.",
             ),
         ),
         ("deadline_at", nullable(instant())),
@@ -291,10 +294,7 @@ fn common() -> Vec<(&'static str, Value)> {
         ("name", nullable(text())),
         ("labels", map(text())),
         ("external_id", nullable(text())),
-        (
-            "verdict",
-            about(nullable(text()), "What it judged when it succeeded, such as `passed`, `needs_review` or `failed`."),
-        ),
+        ("verdict", about(nullable(text()), "Verdict in its result, such as `passed`, `needs_review` or `failed`.")),
     ]
 }
 
@@ -302,13 +302,13 @@ fn task() -> Value {
     let need = object([("task", id()), ("when", named("When")), ("on_unmet", named("OnUnmet"))]);
     let more = [
         ("payload", anything()),
-        ("payload_version", about(count(), "Counts its edits, from 1.")),
-        ("account", about(nullable(text()), "Who pays for it.")),
+        ("payload_version", about(count(), "Version of the payload, from 1.")),
+        ("account", about(nullable(text()), "Account that pays for it.")),
         ("cost", nullable(count())),
         ("result", anything()),
         ("progress", anything()),
-        ("expected_count", about(nullable(count()), "How many things a hook's task has to do, as it was told.")),
-        ("success", about(count(), "How many of them are done, over all attempts.")),
+        ("expected_count", about(nullable(count()), "Total number of items of a hook's task, as reported.")),
+        ("success", about(count(), "Items done, over all attempts.")),
         ("failures", count()),
         ("executor", json!({"type": "object", "required": ["type"], "properties": {"type": text()}})),
         ("retry", nullable(named("Policy"))),
@@ -340,7 +340,7 @@ fn failure() -> Value {
             ("stack", text()),
             ("retry_after_ms", count()),
             ("retry_after_at", instant()),
-            ("retry_after_ignored", about(text(), "What was given and could not be read.")),
+            ("retry_after_ignored", about(text(), "The value that could not be parsed.")),
             ("result", anything()),
         ],
     )
@@ -348,7 +348,7 @@ fn failure() -> Value {
 
 fn counters() -> Value {
     let fields = ["attempt", "lost", "throttled", "snoozed"].map(|name| (name, count()));
-    about(partial(&[], fields), "What is 0 is left out.")
+    about(partial(&[], fields), "Counters; zeros are left out.")
 }
 
 fn decision() -> Value {
@@ -372,11 +372,11 @@ fn decision() -> Value {
         ("by", text()),
         ("class", named("Class")),
         ("trigger", words!(Trigger)),
-        ("matched", about(text(), "What of the policy matched.")),
+        ("matched", about(text(), "The matching part of the policy.")),
         ("policy", json!({"type": "integer"})),
         ("max_retries", count()),
-        ("rule_max", about(count(), "How often the rule that matched may be applied, where that was used up.")),
-        ("delay", about(delay, "How the delay came about, part by part.")),
+        ("rule_max", about(count(), "Limit of the matching rule, if it was exhausted.")),
+        ("delay", about(delay, "Steps of the delay computation.")),
         ("before", named("Counters")),
         ("after", named("Counters")),
         ("next_retry_at", instant()),
@@ -384,7 +384,10 @@ fn decision() -> Value {
         ("held_by", text()),
         ("notes", list(text())),
     ];
-    about(partial(&["verdict", "reason", "at", "before", "after"], fields), "A verdict with everything that led to it.")
+    about(
+        partial(&["verdict", "reason", "at", "before", "after"], fields),
+        "A decision with everything that led to it.",
+    )
 }
 
 fn event_fields() -> Vec<(&'static str, Value)> {
@@ -400,7 +403,7 @@ fn event_fields() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// By whichever names were asked for.
+/// Event types by the requested naming.
 fn event_of_feed() -> Value {
     let mut schema = object([("id", text()), ("namespace", text())].into_iter().chain(event_fields()));
     schema["properties"]["type"] = any_of([named("EventType"), named("SeedEventType")]);
@@ -411,7 +414,7 @@ fn coming() -> Vec<(&'static str, Value)> {
     vec![("number", count()), ("at", instant()), ("earliest", instant()), ("latest", instant())]
 }
 
-/// With the verdict after it, where the failure that was assumed leads to one.
+/// An attempt of a forecast, with the verdict after it if the assumed failure leads to one.
 fn simulated_attempt() -> Value {
     let verdict = [("decision", nullable(named("Decision"))), ("verdict", nullable(words!(Verdict))), ("text", text())];
     partial(&["number", "at", "earliest", "latest"], coming().into_iter().chain(verdict))
@@ -420,7 +423,7 @@ fn simulated_attempt() -> Value {
 fn end_of_forecast() -> Vec<(&'static str, Value)> {
     let then = object([("state", named("State")), ("reason", named("Reason"))]);
     vec![
-        ("gives_up_at", about(nullable(instant()), "Nothing when more attempts follow than were asked for.")),
+        ("gives_up_at", about(nullable(instant()), "Null if more attempts follow than were requested.")),
         ("then", nullable(then)),
     ]
 }
@@ -441,7 +444,7 @@ fn lease() -> Value {
         ("traceparent", nullable(text())),
     ]);
     object([
-        ("lease", about(text(), "Opaque: whoever has it may speak for this run.")),
+        ("lease", about(text(), "Opaque token of the lease; it authorizes reports about this run.")),
         ("expires_at", nullable(instant())),
         ("task", task),
     ])
@@ -449,8 +452,7 @@ fn lease() -> Value {
 
 fn new_key() -> Value {
     let mut schema = object(key_fields());
-    schema["properties"]["key"] =
-        about(text(), "Shown this once; under the same idempotency key it is not shown again.");
+    schema["properties"]["key"] = about(text(), "Shown once; a repeated request does not show it again.");
     schema
 }
 
@@ -463,11 +465,11 @@ fn key_fields() -> Vec<(&'static str, Value)> {
         ("created_at", instant()),
         ("expires_at", nullable(instant())),
         ("revoked_at", nullable(instant())),
-        ("queues", about(list(text()), "The queues it is limited to, exact or with a `*` at the end; none means all.")),
-        ("kinds", about(list(text()), "The same of kinds.")),
-        ("allowed_addresses", about(list(text()), "The networks it may be used from; none means all.")),
-        ("replaces", about(nullable(text()), "The key that it was made in place of.")),
-        ("replaced_by", about(nullable(text()), "The key that was made in its place.")),
-        ("expires_soon", about(flag(), "Whether it ends within 14 days.")),
+        ("queues", about(list(text()), "Queues it is limited to, exact or with a `*` at the end; empty means all.")),
+        ("kinds", about(list(text()), "The kinds it is limited to, in the same way.")),
+        ("allowed_addresses", about(list(text()), "Networks it may be used from; empty means all.")),
+        ("replaces", about(nullable(text()), "The key that this one replaces.")),
+        ("replaced_by", about(nullable(text()), "The key that replaced this one.")),
+        ("expires_soon", about(flag(), "Whether it expires within 14 days.")),
     ]
 }

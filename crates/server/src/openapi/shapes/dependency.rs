@@ -1,11 +1,11 @@
-//! Dependencies: what is asked of them, and how they stand.
+//! Schemas of dependencies: settings and state.
 
 use comeback_core::dependency::Change;
 use serde_json::{Value, json};
 
 use crate::openapi::schema::{about, count, flag, instant, list, named, nullable, object, partial, text, word};
 
-/// Nothing of it must be said, and `null` says nothing.
+/// An object whose fields are optional and nullable.
 fn settings_of<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
     partial(&[], fields.into_iter().map(|(name, schema)| (name, nullable(schema))))
 }
@@ -24,56 +24,56 @@ fn starts(about_it: &str) -> Value {
 
 fn parts() -> Vec<(&'static str, Value)> {
     let gate = settings_of([
-        ("max", span("The longest Retry-After that is believed. 1h where nothing is said.")),
-        ("spread", span("Those who waited come back over so long a time. 10s where nothing is said.")),
+        ("max", span("Maximum accepted Retry-After; default: 1h.")),
+        ("spread", span("Time over which the waiting tasks are released; default: 10s.")),
     ]);
     let breaker = settings_of([
         (
             "failures",
             starts(
-                "It opens at so many failures within the window, at once where so many fail in a row: 10 where nothing is said.",
+                "Failures within the window that open the breaker; as many in a row open it immediately; default: 10.",
             ),
         ),
-        ("ratio", number(0.01, 1.0, "If they are this part of all that ended: 0.5 where nothing is said.")),
-        ("window", span("10s where nothing is said.")),
-        ("open", span("How long until the first canaries: 2s. A quarter longer each time while they fail.")),
-        ("max_open", span("How long at most: 15s where nothing is said.")),
-        ("canaries", starts("How many are let through to see: 1 where nothing is said.")),
-        ("first_wave", starts("How many follow first: 5 where nothing is said. Each wave is twice the one before.")),
-        ("wave", span("How long a wave lasts: 1s where nothing is said.")),
+        ("ratio", number(0.01, 1.0, "Minimum share of failures among all runs that ended; default: 0.5.")),
+        ("window", span("Default: 10s.")),
+        ("open", span("Time until the first canaries; a quarter longer each time they fail; default: 2s.")),
+        ("max_open", span("Maximum time until the next canaries; default: 15s.")),
+        ("canaries", starts("Number of canaries; default: 1.")),
+        ("first_wave", starts("Size of the first wave, doubled for each further one; default: 5.")),
+        ("wave", span("Duration of a wave; default: 1s.")),
     ]);
     let budget = settings_of([
-        ("percent", number(0.0, 1_000.0, "Retries at most so many percent of first attempts: 20.")),
-        ("floor", number(0.1, 1_000_000.0, "And so many a second in any case: 1.")),
+        ("percent", number(0.0, 1_000.0, "Maximum retries as a percentage of first attempts; default: 20.")),
+        ("floor", number(0.1, 1_000_000.0, "Retries per second that are always allowed; default: 1.")),
     ]);
     let concurrency = settings_of([
-        ("min", starts("1 where nothing is said.")),
-        ("max", starts("100 where nothing is said.")),
-        (
-            "target",
-            span("Slower answers are a sign of too much: half of the time they may take where nothing is said."),
-        ),
+        ("min", starts("Default: 1.")),
+        ("max", starts("Default: 100.")),
+        ("target", span("Latency that counts as overload; default: half of the timeout.")),
     ]);
     let calendar = settings_of([
         (
             "windows",
             about(
                 json!({"type": "array", "maxItems": 50, "items": named("RetryWindow")}),
-                "Times at which nothing starts.",
+                "Times at which no task starts.",
             ),
         ),
         ("holidays", list(about(text(), "A day, such as 2026-12-25."))),
-        ("time_zone", about(text(), "Of the holidays; UTC where nothing is said.")),
+        ("time_zone", about(text(), "Time zone of the holidays; default: UTC.")),
     ]);
     vec![
-        ("DependencyGate", about(gate, "One Retry-After holds everybody.")),
-        ("DependencyBreaker", about(breaker, "Holds everybody while most of what is tried fails.")),
-        ("DependencyBudget", about(budget, "Spreads retries out when they are too many beside first attempts.")),
+        ("DependencyGate", about(gate, "One Retry-After holds all tasks.")),
+        ("DependencyBreaker", about(breaker, "Circuit breaker: holds all tasks while most runs fail.")),
+        (
+            "DependencyBudget",
+            about(budget, "Retry budget: delays retries when there are too many compared with first attempts."),
+        ),
         (
             "DependencyConcurrency",
-            about(concurrency, "How many run at once: fewer on errors and slow answers, and back."),
+            about(concurrency, "Adaptive concurrency limit: lowered on errors and slow responses."),
         ),
-        ("DependencyCalendar", about(calendar, "Closes at times that are known beforehand.")),
+        ("DependencyCalendar", about(calendar, "Calendar: closes at known times.")),
     ]
 }
 
@@ -98,18 +98,18 @@ fn dependency() -> Value {
             object([
                 ("state", word(&["closed", "open", "half_open", "recovering"])),
                 ("since", nullable(instant())),
-                ("trips", about(count(), "How often it opened without closing in between.")),
+                ("trips", about(count(), "Number of times it opened without closing in between.")),
                 ("by_hand", flag()),
             ]),
         ),
         ("gate_until", nullable(instant())),
-        ("blocked", about(nullable(text()), "What keeps all that need it from starting.")),
+        ("blocked", about(nullable(text()), "Why tasks of this dependency are held.")),
         ("held_until", nullable(instant())),
         ("running", count()),
-        ("max_running", about(nullable(count()), "How many may run at once, as it is found out.")),
-        ("succeeded", about(count(), "Of what ended within the window.")),
-        ("failed", about(count(), "Of what ended within the window.")),
-        ("latency_ms", about(nullable(count()), "How long a run took, on the whole.")),
+        ("max_running", about(nullable(count()), "Current concurrency limit.")),
+        ("succeeded", about(count(), "Successful runs within the window.")),
+        ("failed", about(count(), "Failed runs within the window.")),
+        ("latency_ms", about(nullable(count()), "Average duration of a run.")),
         ("maintenance", list(object([("from", instant()), ("to", instant()), ("note", nullable(text()))]))),
         ("changes", list(object([("at", instant()), ("what", word(&changes)), ("why", text())]))),
         ("created_at", instant()),
@@ -117,6 +117,7 @@ fn dependency() -> Value {
     ])
 }
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     parts().into_iter().chain([("DependencySettings", settings()), ("Dependency", dependency())]).collect()
 }

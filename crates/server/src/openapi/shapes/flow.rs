@@ -8,6 +8,7 @@ use super::words;
 use crate::openapi::schema::*;
 use crate::wire::execution::STATUSES;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let version = || between(1, 2_147_483_647);
     let line =
@@ -15,7 +16,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     let more = [("standing", named("WorkflowStanding")), ("source", text()), ("workflow", anything())];
     let standing = object([
         ("state", named("WorkflowState")),
-        ("since", about(nullable(instant()), "Nothing where nobody ever changed it.")),
+        ("since", about(nullable(instant()), "Null if it was never changed.")),
         ("note", nullable(text())),
         ("by", nullable(text())),
     ]);
@@ -35,8 +36,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
     let edge = object([("from", id()), ("to", id()), ("when", words!(When)), ("on_unmet", words!(OnUnmet))]);
     let whole = [
         ("input", anything()),
-        ("output", about(anything(), "What it came to, where its workflow says so.")),
-        ("error", about(nullable(object(error)), "The first failure that nobody dealt with, of one that failed.")),
+        ("output", about(anything(), "Output, if its workflow defines one.")),
+        ("error", about(nullable(object(error)), "The first unhandled failure, if the execution failed.")),
         ("tasks", list(task())),
         ("edges", list(edge)),
     ];
@@ -53,7 +54,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "WorkflowDocument",
             about(
                 json!({"type": "object"}),
-                "A workflow or a playbook. `/workflow.schema.json` says what goes into it, for editors and for people.",
+                "A workflow or a playbook. Its JSON schema is at `/workflow.schema.json`.",
             ),
         ),
         ("RetryFrom", word(&["failed", "start"])),
@@ -69,7 +70,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("path", text()),
                 ("version", version()),
                 ("created", flag()),
-                ("warnings", about(list(warning), "What was changed in a document from before.")),
+                ("warnings", about(list(warning), "Changes made to an old document.")),
             ]),
         ),
         (
@@ -83,7 +84,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("workflow", text()),
                 ("version", version()),
                 ("state", named("ExecutionState")),
-                ("task_id", about(nullable(id()), "The task that stands for it, where it is tried again as a whole.")),
+                ("task_id", about(nullable(id()), "The parent task, if the execution is retried as a whole.")),
             ]),
         ),
         ("ExecutionLine", object(execution())),
@@ -97,27 +98,27 @@ fn execution() -> Vec<(&'static str, Value)> {
         ("id", id()),
         ("name", nullable(text())),
         ("state", named("ExecutionState")),
-        ("status", about(word(&STATUSES), "The same in the words of a workflow engine.")),
-        ("retrying", about(flag(), "Everything in it that is open waits for a retry.")),
+        ("status", about(word(&STATUSES), "The state in the terms of a workflow engine.")),
+        ("retrying", about(flag(), "Whether all its open tasks wait for a retry.")),
         ("workflow", nullable(text())),
         ("version", nullable(count())),
         ("labels", map(text())),
         ("external_id", nullable(text())),
-        ("task_id", about(nullable(id()), "The task that stands for it.")),
-        ("run", about(nullable(count()), "The run of that task that it is.")),
-        ("retry_of", about(nullable(id()), "The execution that this one is another try of, by hand or by its policy.")),
-        ("root_id", about(nullable(id()), "The first of those that were tried again one after the other.")),
-        ("retry_number", about(count(), "Which retry of that it is; 0 where it is none.")),
+        ("task_id", about(nullable(id()), "Its parent task.")),
+        ("run", about(nullable(count()), "The run of the parent task.")),
+        ("retry_of", about(nullable(id()), "The execution that this one retries, manually or by its policy.")),
+        ("root_id", about(nullable(id()), "The first execution of the chain of retries.")),
+        ("retry_number", about(count(), "Number of the retry; 0 if it is none.")),
         (
             "trigger",
             about(
                 word(&["api", "call", "cron", "manual", "event", "retry"]),
-                "What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an \
-                 event, or another try by hand. A retry by a policy keeps what the first one says.",
+                "Trigger: the API, a parent task, a schedule (by time, manually or by an event), or a manual retry. A \
+                 retry by policy keeps the trigger of the first execution.",
             ),
         ),
         ("schedule", nullable(text())),
-        ("scheduled_at", about(maybe(), "The instant of the schedule.")),
+        ("scheduled_at", about(maybe(), "The scheduled time.")),
         ("total", count()),
         ("open", count()),
         ("counts", map(count())),

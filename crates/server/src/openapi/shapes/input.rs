@@ -1,4 +1,4 @@
-//! Small things that are given, and executors.
+//! Schemas of small inputs and of executors.
 
 use comeback_core::{Class, Dialect, OnUnmet, When};
 use comeback_engine::store::Loop;
@@ -9,13 +9,14 @@ use crate::auth::Role;
 use crate::openapi::schema::*;
 use crate::routes::admin::TYPES;
 
-/// One number of a span, then its unit; or only seconds; or ISO 8601.
+/// Pattern of a duration: numbers with units, plain seconds, or ISO 8601.
 const DURATION: &str = r"^ *(?:N|(?:N *(?:ms|s|secs?|m|mins?|h|hrs?|d|days?|w|weeks?) *)+|[pP](?:(?:N[dDwW])+(?:[tT](?:N[hHmMsS])+)?|[tT](?:N[hHmMsS])+)) *$";
 const NUMBER: &str = r"(?:\d+\.?\d*|\.\d+)";
 
-/// As `Limits::check_name` has it, in characters.
+/// Same rule as `Limits::check_name`, in characters.
 const NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let written = json!({"type": "string", "pattern": DURATION.replace('N', NUMBER)});
     let duration = any_of([json!({"type": "number", "minimum": 0}), written]);
@@ -33,10 +34,10 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "Duration",
             about(
                 like(duration, json!(["90s", 5, "1h30m", "250ms", "14d", "PT5M"])),
-                "Seconds as a number, or a span in words, or ISO 8601.",
+                "Seconds as a number, a duration such as `90s`, or ISO 8601.",
             ),
         ),
-        ("Moment", about(any_of([named("Duration"), named("Instant")]), "A span from now, or an instant.")),
+        ("Moment", about(any_of([named("Duration"), named("Instant")]), "A duration from now, or an instant.")),
         ("Name", json!({"type": "string", "minLength": 1, "maxLength": 255, "pattern": NAME})),
         ("Note", json!({"type": "string", "maxLength": 4096, "pattern": r"^[^\u0000]*$"})),
         (
@@ -45,14 +46,15 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 "additionalProperties": {"type": "string", "maxLength": 256, "pattern": r"^[^\u0000]*$"},
                 "description": "At most 32, each with at most 256 bytes in name and value."}),
         ),
-        ("Json", about(anything(), "Whatever JSON can say.")),
+        ("Json", about(anything(), "Any JSON value.")),
         ("LoopName", word(&[&loops[..], &["promote"]].concat())),
-        ("Dialect", about(words!(Dialect), "Whose spelling of a policy it is. It is never guessed.")),
+        ("Dialect", about(words!(Dialect), "Dialect of a policy. It is never guessed.")),
         (
             "RetryAfter",
             about(
                 any_of([json!({"type": "number"}), text()]),
-                "As the header of that name: seconds or a date; or a span in words. In a worker's report, what cannot be read is ignored, with a note in the verdict.",
+                "As the header: seconds or a date; or a duration such as `90s`. An unreadable value in a worker's \
+                 report is ignored, with a note in the decision.",
             ),
         ),
         ("Priority", any_of([between(-1_000, 1_000), words!(comeback_core::Priority)])),
@@ -63,13 +65,13 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Outcome", word(&["succeeded", "failed", "snoozed", "released"])),
         ("WorkType", word(&TYPES)),
         ("SettleStatus", word(&["succeeded", "failed"])),
-        ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
-        ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),
+        ("Need", about(any_of([text(), named("NeedFields")]), "A key, or an object with a condition.")),
+        ("Error", about(any_of([text(), named("ErrorFields")]), "A message, or an object with details.")),
         (
             "SecretReference",
             about(
                 partial(&["secret"], [("secret", text()), ("prefix", text())]),
-                "A named secret: its value is put in its place when the call is made, behind the prefix.",
+                "A named secret: its value, after the prefix, is inserted when the call is made.",
             ),
         ),
         ("Headers", map(any_of([text(), named("SecretReference")]))),
@@ -77,7 +79,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "SigningSecret",
             any_of([
                 json!({"type": "string", "maxLength": 120}),
-                about(object([("secret", text())]), "A named secret that signs."),
+                about(object([("secret", text())]), "A named secret used for signing."),
             ]),
         ),
         (
@@ -87,7 +89,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("created_at", instant()),
                 ("updated_at", instant()),
                 ("updated_by", nullable(text())),
-                ("key_id", about(text(), "The key that it is encrypted with.")),
+                ("key_id", about(text(), "Id of the encryption key.")),
             ]),
         ),
         ("Executor", executor()),
@@ -98,7 +100,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A call that the server makes.
+/// Schema of an HTTP call made by the server.
 fn call() -> [(&'static str, Value); 5] {
     [
         ("method", word(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])),
@@ -113,7 +115,7 @@ fn calls() -> Value {
     json!({"type": "array", "maxItems": 20, "items": named("Call")})
 }
 
-/// Who runs a task.
+/// Schema of the executor of a task.
 fn executor() -> Value {
     let simple = |name: &str, told: &str| about(object([("type", constant(name))]), told);
     let http = partial(&["type", "url"], [("type", constant("http"))].into_iter().chain(call()));
@@ -138,8 +140,8 @@ fn executor() -> Value {
                         named("Call"),
                         json!({"type": "array", "minItems": 1, "maxItems": 20, "items": named("Call")}),
                     ])),
-                    "Starts a run, and is told where to say how it ended. Of several calls, one that fails fails the run. An answer \
-                     with a call in `cancel` is called when that run is canceled or repeated.",
+                    "Starts a run and passes the callback URL. If one of several calls fails, the run fails. A call \
+                     in `cancel` of the response is made when the run is canceled or repeated.",
                 ),
             ),
             ("handle", nullable(word(&["task"]))),
@@ -148,19 +150,19 @@ fn executor() -> Value {
     json!({"oneOf": [
         simple("worker", "Leased by a worker: the default."),
         about(http, "The server makes the call itself."),
-        about(hook, "Started by a call, settled from outside by `settleTask`."),
-        about(command, "A process on the server, where it was started with `--allow-commands`."),
+        about(hook, "Started by a call, completed by the callback `settleTask`."),
+        about(command, "A process on the server; requires `--allow-commands`."),
         simple("timer", "Succeeds when it is due."),
     ]})
 }
 
-/// What the bad ends of a command mean.
+/// Schema of the classification of a failed command.
 fn classify() -> Value {
     let meaning =
         || [("class", named("Class")), ("retry_after", nullable(named("Duration"))), ("code", nullable(text()))];
     let codes = json!({"pattern": "^(signal|[1-9][0-9]{0,2}(-[1-9][0-9]{0,2})?)$"});
     let of_code = any_of([named("Class"), partial(&["class"], meaning())]);
-    let pattern = ("pattern", about(text(), "A regular expression over what it says on standard error."));
+    let pattern = ("pattern", about(text(), "A regular expression for standard error."));
     about(
         partial(
             &[],
@@ -169,8 +171,8 @@ fn classify() -> Value {
                 ("stderr", list(partial(&["pattern", "class"], std::iter::once(pattern).chain(meaning())))),
             ],
         ),
-        "What a bad end means: what the command says itself in JSON goes before all of it, then the first pattern that fits, \
-         then its exit code.",
+        "Classification of a failed command: JSON on its output first, then the first matching pattern, then the exit \
+         code.",
     )
 }
 

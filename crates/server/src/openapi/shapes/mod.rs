@@ -1,5 +1,5 @@
-//! Shapes that are written by hand: what is read from JSON field by field, and what is answered. A test asks a running server
-//! for all of them, so none can tell a lie for long.
+//! Hand-written schemas: inputs that are parsed field by field, and responses. A test checks all of them against a
+//! running server.
 
 mod alert;
 mod answers;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::schema::{about, like, named, text};
 
+/// All hand-written schemas, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     [
         input::all(),
@@ -38,14 +39,14 @@ pub fn all() -> Vec<(&'static str, Value)> {
     .collect()
 }
 
-/// Shapes that are made of derived ones.
+/// Schemas built from derived ones.
 pub fn made_of(derived: &BTreeMap<String, Value>) -> Vec<(&'static str, Value)> {
     let mut assumed = derived.get("ErrorFields").cloned().unwrap_or_default();
-    assumed["properties"]["after"] = about(named("Duration"), "How long the attempt runs before it fails.");
+    assumed["properties"]["after"] = about(named("Duration"), "Duration of the attempt before it fails.");
     vec![("AssumedFailure", assumed)]
 }
 
-/// All words of a type.
+/// Schema of all words of an enum.
 macro_rules! words {
     ($type:ty) => {
         word(&<$type>::ALL.iter().map(|it| it.word()).collect::<Vec<_>>())
@@ -53,7 +54,7 @@ macro_rules! words {
 }
 use words;
 
-/// What a part of a path stands for.
+/// Description and schema of a path parameter.
 pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
     match name {
         "id" if path.contains("/executions/") => ("The id of an execution.", named("Id")),
@@ -76,12 +77,12 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         }
         "name" if path.contains("/secrets/") => ("The name of a secret.", like(text(), json!(["stripe"]))),
         "name" if path.contains("/workers/") => ("The name of a worker.", like(named("Name"), json!(["worker-1"]))),
-        "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
+        "name" => ("The name of a loop; `promote` means both `retries` and `starts`.", named("LoopName")),
         _ => ("", text()),
     }
 }
 
-/// Gives a type that stands in a derived schema the name of one that is written here, and names what that one is made of.
+/// Implements `ToSchema` for types whose schema is written by hand under the given name, optionally registering a derived part.
 #[macro_export]
 macro_rules! by_hand {
     ($($type:ty => $name:literal $(of $part:ty)?),+ $(,)?) => {$(
@@ -105,74 +106,104 @@ macro_rules! by_hand {
     )+};
 }
 
-/// What a field holds where its own type does not say.
-pub mod stands_for {
-    pub struct Name;
-    pub struct Note;
-    pub struct Labels;
-    pub struct RetryPolicy;
-    pub struct Executor;
-    pub struct Json;
-    pub struct RetryAfter;
-    pub struct Dialect;
-    pub struct Class;
-    pub struct Outcome;
-    pub struct When;
-    pub struct OnUnmet;
-    pub struct Role;
-    pub struct SettleStatus;
-    pub struct WorkType;
-    pub struct AssumedFailure;
-    pub struct WorkflowDocument;
-    pub struct RetryFrom;
-    pub struct CatchUp;
-    pub struct DeliveryFormat;
-    pub struct Overlap;
-    pub struct Hooks;
-    pub struct Priority;
-    pub struct Id;
-    pub struct ErrorAction;
-    pub struct ErrorClass;
-    pub struct BulkAction;
-    pub struct DependencySettings;
-    pub struct Headers;
-    pub struct SigningSecret;
+/// Marker types for fields whose schema is written by hand.
+pub mod schema_types {
+    /// Marker of the schema `Name`.
+    pub struct NameSchema;
+    /// Marker of the schema `Note`.
+    pub struct NoteSchema;
+    /// Marker of the schema `Labels`.
+    pub struct LabelsSchema;
+    /// Marker of the schema `RetryPolicy`.
+    pub struct RetryPolicySchema;
+    /// Marker of the schema `Executor`.
+    pub struct ExecutorSchema;
+    /// Marker of the schema `Json`.
+    pub struct JsonSchema;
+    /// Marker of the schema `RetryAfter`.
+    pub struct RetryAfterSchema;
+    /// Marker of the schema `Dialect`.
+    pub struct DialectSchema;
+    /// Marker of the schema `Class`.
+    pub struct ClassSchema;
+    /// Marker of the schema `Outcome`.
+    pub struct OutcomeSchema;
+    /// Marker of the schema `When`.
+    pub struct WhenSchema;
+    /// Marker of the schema `OnUnmet`.
+    pub struct OnUnmetSchema;
+    /// Marker of the schema `Role`.
+    pub struct RoleSchema;
+    /// Marker of the schema `SettleStatus`.
+    pub struct SettleStatusSchema;
+    /// Marker of the schema `WorkType`.
+    pub struct WorkTypeSchema;
+    /// Marker of the schema `AssumedFailure`.
+    pub struct AssumedFailureSchema;
+    /// Marker of the schema `WorkflowDocument`.
+    pub struct WorkflowDocumentSchema;
+    /// Marker of the schema `RetryFrom`.
+    pub struct RetryFromSchema;
+    /// Marker of the schema `CatchUp`.
+    pub struct CatchUpSchema;
+    /// Marker of the schema `DeliveryFormat`.
+    pub struct DeliveryFormatSchema;
+    /// Marker of the schema `Overlap`.
+    pub struct OverlapSchema;
+    /// Marker of the schema `Hooks`.
+    pub struct HooksSchema;
+    /// Marker of the schema `Priority`.
+    pub struct PrioritySchema;
+    /// Marker of the schema `Id`.
+    pub struct IdSchema;
+    /// Marker of the schema `ErrorAction`.
+    pub struct ErrorActionSchema;
+    /// Marker of the schema `ErrorClass`.
+    pub struct ErrorClassSchema;
+    /// Marker of the schema `BulkAction`.
+    pub struct BulkActionSchema;
+    /// Marker of the schema `DependencySettings`.
+    pub struct DependencySettingsSchema;
+    /// Marker of the schema `Headers`.
+    pub struct HeadersSchema;
+    /// Marker of the schema `SigningSecret`.
+    pub struct SigningSecretSchema;
 }
 
 by_hand! {
-    crate::wire::Span => "Duration",
+    crate::wire::DurationIn => "Duration",
     crate::wire::Instant => "Instant",
     crate::wire::MomentIn => "Moment",
     crate::wire::task::NeedIn => "Need" of crate::wire::task::WholeNeed,
     crate::wire::lease::ErrorIn => "Error" of crate::wire::lease::WholeError,
-    stands_for::Name => "Name",
-    stands_for::Note => "Note",
-    stands_for::Labels => "Labels",
-    stands_for::RetryPolicy => "RetryPolicy",
-    stands_for::Executor => "Executor",
-    stands_for::Json => "Json",
-    stands_for::RetryAfter => "RetryAfter",
-    stands_for::Dialect => "Dialect",
-    stands_for::Class => "Class",
-    stands_for::Outcome => "Outcome",
-    stands_for::When => "When",
-    stands_for::OnUnmet => "OnUnmet",
-    stands_for::Role => "Role",
-    stands_for::SettleStatus => "SettleStatus",
-    stands_for::WorkType => "WorkType",
-    stands_for::AssumedFailure => "AssumedFailure",
-    stands_for::WorkflowDocument => "WorkflowDocument",
-    stands_for::RetryFrom => "RetryFrom",
-    stands_for::CatchUp => "CatchUp",
-    stands_for::DeliveryFormat => "DeliveryFormat",
-    stands_for::Overlap => "Overlap",
-    stands_for::Hooks => "Hooks",
-    stands_for::Priority => "Priority",
-    stands_for::Id => "Id",
-    stands_for::ErrorAction => "ErrorAction",
-    stands_for::ErrorClass => "ErrorClass",
-    stands_for::BulkAction => "BulkAction",
-    stands_for::DependencySettings => "DependencySettings",
-    stands_for::Headers => "Headers",
-    stands_for::SigningSecret => "SigningSecret",
+    schema_types::NameSchema => "Name",
+    schema_types::NoteSchema => "Note",
+    schema_types::LabelsSchema => "Labels",
+    schema_types::RetryPolicySchema => "RetryPolicy",
+    schema_types::ExecutorSchema => "Executor",
+    schema_types::JsonSchema => "Json",
+    schema_types::RetryAfterSchema => "RetryAfter",
+    schema_types::DialectSchema => "Dialect",
+    schema_types::ClassSchema => "Class",
+    schema_types::OutcomeSchema => "Outcome",
+    schema_types::WhenSchema => "When",
+    schema_types::OnUnmetSchema => "OnUnmet",
+    schema_types::RoleSchema => "Role",
+    schema_types::SettleStatusSchema => "SettleStatus",
+    schema_types::WorkTypeSchema => "WorkType",
+    schema_types::AssumedFailureSchema => "AssumedFailure",
+    schema_types::WorkflowDocumentSchema => "WorkflowDocument",
+    schema_types::RetryFromSchema => "RetryFrom",
+    schema_types::CatchUpSchema => "CatchUp",
+    schema_types::DeliveryFormatSchema => "DeliveryFormat",
+    schema_types::OverlapSchema => "Overlap",
+    schema_types::HooksSchema => "Hooks",
+    schema_types::PrioritySchema => "Priority",
+    schema_types::IdSchema => "Id",
+    schema_types::ErrorActionSchema => "ErrorAction",
+    schema_types::ErrorClassSchema => "ErrorClass",
+    schema_types::BulkActionSchema => "BulkAction",
+    schema_types::DependencySettingsSchema => "DependencySettings",
+    schema_types::HeadersSchema => "Headers",
+    schema_types::SigningSecretSchema => "SigningSecret",
 }

@@ -1,4 +1,4 @@
-//! What retrying came to, and error groups.
+//! Schemas of retry statistics and error groups.
 
 use comeback_core::error_group::GroupStatus;
 use comeback_core::stats::{Dimension, Origin};
@@ -9,6 +9,7 @@ use super::super::schema::{about, count, instant, list, named, nullable, object,
 use super::words;
 use crate::routes::errors::{ACTIONS, CLASSES};
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         ("StatsBy", words!(Dimension)),
@@ -31,9 +32,9 @@ fn number() -> Value {
 
 fn rate() -> Value {
     object([
-        ("rate", about(nullable(number()), "Nothing where there was none.")),
-        ("n", about(count(), "Of how many.")),
-        ("low", about(nullable(number()), "Where the true rate lies with 95 % confidence.")),
+        ("rate", about(nullable(number()), "Null if there was none.")),
+        ("n", about(count(), "Sample size.")),
+        ("low", about(nullable(number()), "95 % confidence interval.")),
         ("high", nullable(number())),
     ])
 }
@@ -49,7 +50,7 @@ fn sums() -> Vec<(&'static str, Value)> {
         ("buckets", list(object([("up_to_ms", count()), ("count", count())]))),
     ]);
     vec![
-        ("attempts", about(count(), "That succeeded, failed, were lost or were told to wait.")),
+        ("attempts", about(count(), "Attempts that succeeded, failed, were lost or were rate-limited.")),
         ("succeeded", count()),
         ("failed", count()),
         ("lost", count()),
@@ -57,22 +58,22 @@ fn sums() -> Vec<(&'static str, Value)> {
         ("snoozed", count()),
         ("released", count()),
         ("canceled", count()),
-        ("success", about(named("Rate"), "Of those that succeeded, failed or were lost.")),
-        ("first_failures", about(count(), "First runs of tasks that ended badly.")),
+        ("success", about(named("Rate"), "Share among those that succeeded, failed or were lost.")),
+        ("first_failures", about(count(), "First attempts that failed.")),
         ("recovered", about(count(), "Retries that succeeded: the useful ones.")),
         ("retries", count()),
         ("wasted", about(count(), "Retries that failed or were lost.")),
-        ("useful", about(named("Rate"), "Of the retries, how many were useful.")),
-        ("retried", about(count(), "Bad ends after which a retry was scheduled.")),
+        ("useful", about(named("Rate"), "Share of useful retries.")),
+        ("retried", about(count(), "Failures after which a retry was scheduled.")),
         ("gave_up", about(count(), "Tasks that ran out of retries or of time.")),
-        ("refused", about(count(), "Tasks that were not to be retried.")),
-        ("parked", about(count(), "Tasks that were left to a person.")),
-        ("mean_delay_ms", about(nullable(count()), "How long retries had to wait.")),
-        ("run_ms", about(count(), "How long attempts ran, all together.")),
+        ("refused", about(count(), "Tasks with a final error.")),
+        ("parked", about(count(), "Tasks parked for a person.")),
+        ("mean_delay_ms", about(nullable(count()), "Average delay of retries.")),
+        ("run_ms", about(count(), "Total duration of attempts.")),
         ("wasted_ms", count()),
-        ("cost", about(count(), "What the tasks of retries cost, once per retry.")),
+        ("cost", about(count(), "Total cost of retried tasks, once per retry.")),
         ("wasted_cost", count()),
-        ("time_to_recover", about(recovery, "From the first bad end of a task to its success.")),
+        ("time_to_recover", about(recovery, "Time from the first failure of a task to its success.")),
     ]
 }
 
@@ -84,7 +85,7 @@ fn point() -> Vec<(&'static str, Value)> {
 }
 
 fn stats() -> Value {
-    let mut item = vec![("value", about(nullable(text()), "Nothing where it has none."))];
+    let mut item = vec![("value", about(nullable(text()), "Null if it has none."))];
     item.extend(sums());
     item.push(("series", nullable(list(named("RetryPoint")))));
     object([
@@ -97,10 +98,7 @@ fn stats() -> Value {
         ("total", named("RetrySums")),
         (
             "series",
-            about(
-                nullable(list(named("RetryPoint"))),
-                "Of all together; parts in which nothing happened are left out.",
-            ),
+            about(nullable(list(named("RetryPoint"))), "Series of all items together; empty buckets are left out."),
         ),
         ("items", list(object(item))),
     ])
@@ -119,25 +117,25 @@ fn group() -> Vec<(&'static str, Value)> {
         ("state", named("ErrorState")),
         ("state_since", nullable(instant())),
         ("ignored_until", nullable(instant())),
-        ("reclassified", about(nullable(words!(Class)), "What a person said that such errors are.")),
+        ("reclassified", about(nullable(words!(Class)), "Class assigned by a person.")),
         ("note", nullable(text())),
         ("by", nullable(text())),
         ("kind", text()),
-        ("title", about(text(), "The message without what varies.")),
+        ("title", about(text(), "The message without its variable parts.")),
         ("trigger", nullable(words!(Trigger))),
         ("type", nullable(text())),
         ("code", nullable(text())),
         ("status", nullable(count())),
-        ("class", about(nullable(words!(Class)), "What the last of them was taken for.")),
-        ("count", about(count(), "Attempts that ended so.")),
-        ("recovered", about(count(), "Tasks that came back from it.")),
-        ("open", about(count(), "Open tasks that ended so the last time they ran.")),
-        ("helped", about(named("Rate"), "Retries of the last day that succeeded after it.")),
+        ("class", about(nullable(words!(Class)), "Class of the last error.")),
+        ("count", about(count(), "Attempts that failed with this error.")),
+        ("recovered", about(count(), "Tasks that recovered from it.")),
+        ("open", about(count(), "Open tasks whose last run failed with this error.")),
+        ("helped", about(named("Rate"), "Retries of the last day after this error that succeeded.")),
         ("first_seen", instant()),
         ("last_seen", instant()),
         ("sample", about(sample, "The last of them.")),
-        ("filter", about(text(), "How its tasks are found.")),
-        ("series", about(list(count()), "How many there were in each hour of the last day, oldest first.")),
+        ("filter", about(text(), "Filter that finds its tasks.")),
+        ("series", about(list(count()), "Errors per hour of the last day, oldest first.")),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Retry policies: in every spelling that is read, and in the one that is told.
+//! Schemas of retry policies: every accepted spelling, and the canonical form.
 
 use comeback_core::{Jitter, Trigger, policy};
 use serde_json::{Map, Value, json};
@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::words;
 use crate::openapi::schema::*;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
         ("RetryPolicy", any_form()),
@@ -26,15 +27,15 @@ fn any_form() -> Value {
     let mut schema = any_of([
         named("RetryPolicyFields"),
         about(short, "The short form, where the dialect is native."),
-        about(between(0, 1_001), "How often it runs in all; 0 is no retry."),
-        about(flag(), "The preset of the dialect, or no retry."),
+        about(between(0, 1_001), "Total number of attempts; 0 means no retry."),
+        about(flag(), "`true` for the preset of the dialect, `false` for no retry."),
         json!({"type": "null"}),
     ]);
-    schema["description"] = "When and how often a task is tried again.".into();
+    schema["description"] = "When and how often a task is retried.".into();
     schema
 }
 
-/// Spellings of one field that are read beside the one the document tells: other words, other units, other cases.
+/// Accepted spellings of a field besides the documented one: other words, units and cases.
 const ALIASES: &[&str] = &[
     "retry_strategy",
     "backoff_strategy",
@@ -47,7 +48,7 @@ const ALIASES: &[&str] = &[
     "non_retryable",
     "when",
 ];
-/// A span may also be given in a unit that its name tells.
+/// Variants of a duration field with the unit in the name.
 const SPANS: &[&str] = &[
     "initial_delay",
     "initial_backoff",
@@ -64,8 +65,8 @@ fn backoff_fields() -> Vec<(&'static str, Value)> {
     let more = ["fixed_delay", "linear_backoff", "exponential_backoff", "backoff", "custom"];
     vec![
         ("strategy", word(&[&strategies[..], &more[..]].concat())),
-        ("initial_delay", about(named("Duration"), "Before the first retry.")),
-        ("delay", about(named("Duration"), "Of a fixed strategy, and the step of a linear one.")),
+        ("initial_delay", about(named("Duration"), "Delay before the first retry.")),
+        ("delay", about(named("Duration"), "Delay of a fixed strategy, step of a linear one.")),
         ("multiplier", json!({"type": "number", "minimum": 1})),
         ("max_delay", named("Duration")),
         ("schedule", named("RetryDelays")),
@@ -76,7 +77,7 @@ fn backoff_fields() -> Vec<(&'static str, Value)> {
 fn fields() -> Value {
     let mut all = vec![
         ("max_retries", about(between(0, 1_000), "Retries beyond the first run.")),
-        ("max_attempts", about(count(), "Runs in all; in the dialect `workflow`, retries.")),
+        ("max_attempts", about(count(), "Total number of attempts; in the dialect `workflow`, retries.")),
     ];
     all.extend(backoff_fields());
     all.extend([
@@ -93,11 +94,11 @@ fn fields() -> Value {
         (
             "windows",
             json!({"type": "array", "maxItems": 50, "items": named("RetryWindow"),
-            "description": "Times in which nothing is retried."}),
+            "description": "Times without retries."}),
         ),
         ("max_elapsed", about(named("Duration"), "From the first failure to the last retry.")),
         ("expires_at", named("Instant")),
-        ("timeout", about(named("Duration"), "Of one run.")),
+        ("timeout", about(named("Duration"), "Timeout of one run.")),
         ("respect_retry_after", flag()),
         ("max_retry_after", named("Duration")),
         ("max_throttles", count()),
@@ -113,16 +114,16 @@ fn fields() -> Value {
         ("preset", named("Dialect")),
         ("dialect", named("Dialect")),
         ("enabled", flag()),
-        ("job_type", about(text(), "Only in the dialect `job`, where it says nothing.")),
+        ("job_type", about(text(), "Only in the dialect `job`, where it has no effect.")),
     ]);
     let mut schema = open_to_spellings(all, ALIASES, SPANS);
-    let told = "Fields may be written in snake, camel and kebab case. Spans may carry their unit in the name, as in \
-        `initial_delay_ms` or `max_delay_secs`. Two fields that disagree are refused.";
+    let told = "Field names may be in snake, camel and kebab case. Durations may carry their unit in the name, as \
+         in `initial_delay_ms` or `max_delay_secs`. Two fields that disagree are refused.";
     schema["description"] = told.into();
     schema
 }
 
-/// Every field may also be `null`, and be spelled in other ways, which are known by their pattern.
+/// Makes every field nullable and adds patterns for its other spellings.
 fn open_to_spellings(fields: Vec<(&'static str, Value)>, aliases: &[&str], spans: &[&str]) -> Value {
     let mut spellings: Vec<String> = Vec::new();
     let units = ["", "_secs", "_seconds", "_ms"];
@@ -142,7 +143,7 @@ fn open_to_spellings(fields: Vec<(&'static str, Value)>, aliases: &[&str], spans
     })
 }
 
-/// `max_retries` is also `maxRetries`, `max-retries` and `MaxRetries`.
+/// Pattern of all cases of a field: `max_retries`, `maxRetries`, `max-retries`, `MaxRetries`.
 fn spelled(name: &str) -> String {
     let either = |letter: char| format!("[{letter}{}]", letter.to_ascii_uppercase());
     let mut pattern = String::new();
@@ -206,12 +207,12 @@ fn rule() -> Value {
     let mut fields = vec![
         ("match", matching),
         ("then", words!(policy::Then)),
-        ("max", about(count(), "How often it is applied in one cycle.")),
+        ("max", about(count(), "Maximum number of applications in one cycle.")),
     ];
     fields.extend(backoff_fields());
     let mut schema = open_to_spellings(fields, &ALIASES[..7], &SPANS[..5]);
     schema["required"] = json!(["then"]);
-    schema["description"] = "All that is given must match. A strategy here takes the place of the policy's own.".into();
+    schema["description"] = "All given conditions must match. A strategy here replaces the policy's.".into();
     schema
 }
 
@@ -243,7 +244,7 @@ fn told_backoff() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// As `Policy::to_json` tells it.
+/// The form that `Policy::to_json` writes.
 fn told() -> Value {
     let mut fields = vec![("max_retries", count())];
     fields.extend(told_backoff());
@@ -271,8 +272,7 @@ fn told() -> Value {
         ("deadline", words!(policy::DeadlineKind)),
         ("reset_counters_on_retry", flag()),
     ]);
-    let told = "A policy in the one form that every spelling is read into; what holds its default is left out. It can be given \
-        back as it is.";
+    let told = "A policy in canonical form; defaults are left out. It is valid as input.";
     about(partial(&["max_retries", "strategy", "jitter"], fields), told)
 }
 

@@ -6,15 +6,16 @@ use serde_json::{Value, json};
 use super::words;
 use crate::openapi::schema::*;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let maybe = || nullable(instant());
     let error = object([("scheduled_at", instant()), ("at", instant()), ("message", text())]);
     let run = object([
-        ("scheduled_at", about(instant(), "The instant; by hand, when it was asked for.")),
+        ("scheduled_at", about(instant(), "The scheduled time; for a manual run, the time of the request.")),
         ("started_at", instant()),
         ("trigger", word(&["cron", "manual", "event"])),
         ("execution_id", nullable(id())),
-        ("task_id", about(nullable(id()), "A single task, or the one that stands for the execution.")),
+        ("task_id", about(nullable(id()), "The task, or the parent task of the execution.")),
     ]);
     let schedule = object([
         ("name", text()),
@@ -22,13 +23,13 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "state",
             about(
                 word(&["initialized", "active", "paused", "stopped", "error"]),
-                "`error` where nothing could be started at the last instant, `stopped` where none is to come. It follows its \
-                 workflow: where that is paused it is `paused`, where that is inactive it is `stopped`.",
+                "`error` if the last run could not be started, `stopped` if no run is to come. It follows its \
+                 workflow: `paused` if that is paused, `stopped` if that is inactive.",
             ),
         ),
         ("cron", nullable(text())),
         ("every_ms", nullable(count())),
-        ("event", about(nullable(text()), "The type of the events that let it fire, in place of instants.")),
+        ("event", about(nullable(text()), "Event type that triggers it, in place of times.")),
         ("time_zone", text()),
         ("start_at", maybe()),
         ("end_at", maybe()),
@@ -36,20 +37,20 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("version", nullable(count())),
         ("input", anything()),
         ("labels", map(text())),
-        ("task", about(nullable(json!({"type": "object"})), "As it was given.")),
+        ("task", about(nullable(json!({"type": "object"})), "As given in the request.")),
         ("catch_up", named("CatchUp")),
         ("catch_up_limit", count()),
         ("overlap", named("Overlap")),
         ("paused", flag()),
         ("note", nullable(text())),
-        ("next", about(list(instant()), "The next instants, five at most.")),
+        ("next", about(list(instant()), "The next runs, at most five.")),
         ("last_run", nullable(named("ScheduleRun"))),
         ("last_manual_run", nullable(named("ScheduleRun"))),
         ("last_error", nullable(error)),
         ("fired", count()),
-        ("missed", about(count(), "Instants that passed unseen and were not made up for.")),
-        ("skipped", about(count(), "Instants at which the run before was still open.")),
-        ("failed", about(count(), "Instants at which nothing could be started.")),
+        ("missed", about(count(), "Missed runs that were not caught up.")),
+        ("skipped", about(count(), "Runs skipped because the previous one was still open.")),
+        ("failed", about(count(), "Runs that could not be started.")),
         ("created_at", instant()),
         ("updated_at", instant()),
     ]);
@@ -59,8 +60,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "outcome",
             about(
                 word(&["started", "repeated", "skipped", "failed"]),
-                "`repeated`: the same event was told before, and this was started then. `skipped`: what the one before it \
-                 started is still open.",
+                "`repeated`: the same event was sent before and started this run. `skipped`: the previous run is \
+                 still open.",
             ),
         ),
         ("execution_id", nullable(id())),

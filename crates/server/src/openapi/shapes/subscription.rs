@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::words;
 use crate::openapi::schema::*;
 
+/// Schemas of this module, by name.
 pub fn all() -> Vec<(&'static str, Value)> {
     let maybe = || nullable(instant());
     let fields = || {
@@ -16,7 +17,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 "state",
                 about(
                     word(&["active", "full", "paused", "disabled"]),
-                    "`disabled` after an answer of 410; `full` while so many deliveries wait that no more are made.",
+                    "`disabled` after a 410 response; `full` while too many deliveries are waiting.",
                 ),
             ),
             ("url", text()),
@@ -24,19 +25,19 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ("filter", nullable(text())),
             ("format", named("DeliveryFormat")),
             ("headers", about(map(anything()), "Sent with every delivery; the values of secrets are masked.")),
-            ("retry", about(anything(), "As it was given; nothing where ours is used.")),
+            ("retry", about(anything(), "As given in the request; null for the default.")),
             ("paused", flag()),
             ("note", nullable(text())),
             ("disabled_at", maybe()),
             ("disabled_reason", nullable(text())),
-            ("deliveries", about(count(), "Deliveries that were made so far.")),
-            ("secrets", about(count(), "How many secrets sign now: two for a day after a rotation.")),
+            ("deliveries", about(count(), "Deliveries created so far.")),
+            ("secrets", about(count(), "Number of active signing secrets: two for a day after a rotation.")),
             ("created_at", instant()),
             ("updated_at", instant()),
         ]
     };
     let required: Vec<&str> = fields().iter().map(|(name, _)| *name).collect();
-    let secret = ("secret", about(named("SigningSecret"), "Shown where one was made."));
+    let secret = ("secret", about(named("SigningSecret"), "Only if it was generated."));
     let with_secret = partial(&required, fields().into_iter().chain([secret]));
     let delivery = object([
         ("task_id", id()),
@@ -44,7 +45,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("type", nullable(text())),
         ("state", words!(State)),
         ("attempt", count()),
-        ("tries", about(count(), "How often the call was made.")),
+        ("tries", about(count(), "Number of attempts.")),
         ("next_retry_at", maybe()),
         ("last_error", nullable(text())),
         ("created_at", instant()),

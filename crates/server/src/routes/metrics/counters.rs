@@ -1,19 +1,20 @@
-//! What this process has done since it started.
+//! Counters of this process since it started.
 
 use comeback_core::EventKind;
 use comeback_engine::store::Loop;
 use comeback_engine::{LoopTally, Query, Tally};
 
-use super::page::Page;
+use super::page::MetricsPage;
 
-pub fn all(page: &mut Page, tally: &Tally) {
+/// Writes all counters of a tally.
+pub fn all(page: &mut MetricsPage, tally: &Tally) {
     of_tasks(page, tally);
     loops(page, tally);
     queries(page, tally);
 }
 
-/// What happened to tasks; nothing of the process that counts.
-pub fn of_tasks(page: &mut Page, tally: &Tally) {
+/// Counters about tasks; none about the process.
+pub fn of_tasks(page: &mut MetricsPage, tally: &Tally) {
     tasks(page, tally);
     retries(page, tally);
     neighbours(page, tally);
@@ -28,7 +29,7 @@ fn of(tally: &Tally, kind: EventKind) -> u64 {
     tally.events.get(&kind).copied().unwrap_or(0)
 }
 
-fn tasks(page: &mut Page, tally: &Tally) {
+fn tasks(page: &mut MetricsPage, tally: &Tally) {
     let of = |kind| of(tally, kind);
     page.counter("tasks_created_total", "Tasks that were submitted.", of(EventKind::TaskCreated));
     let ends =
@@ -68,13 +69,13 @@ fn tasks(page: &mut Page, tally: &Tally) {
     }
 }
 
-/// From 1; the last one stands for all that follow.
+/// Attempt number from 1; the last label covers all higher numbers.
 fn by_attempt(numbers: &[u64]) -> impl Iterator<Item = (String, u64)> {
     let name = |i: usize| format!("{}{}", i + 1, if i + 1 == numbers.len() { "+" } else { "" });
     numbers.iter().enumerate().filter(|(_, count)| **count > 0).map(move |(i, count)| (name(i), *count))
 }
 
-fn retries(page: &mut Page, tally: &Tally) {
+fn retries(page: &mut MetricsPage, tally: &Tally) {
     let of = |kind| of(tally, kind);
     let exhausted = of(EventKind::TaskRetryExhausted);
     page.head("task_retry_total", "counter", "Retries that were scheduled, by the attempt that failed.");
@@ -87,7 +88,7 @@ fn retries(page: &mut Page, tally: &Tally) {
     page.value("tasks_retried_total", &[("kind", "manual")], of(EventKind::TaskManualRetry));
     page.counter("retries_due_total", "Retries whose time has come.", of(EventKind::TaskRetryDue));
     page.counter("retries_exhausted_total", "Tasks that gave up.", exhausted);
-    // Whoever runs out of retries fails too, and is told apart here.
+    // Tasks out of retries fail too; they are a label of their own here.
     let refused = of(EventKind::TaskFailed).saturating_sub(exhausted);
     page.counter("tasks_non_retryable_total", "Tasks that failed and were not to be retried.", refused);
     page.counter("tasks_throttled_total", "Waits that the other side asked for.", of(EventKind::TaskThrottled));
@@ -102,7 +103,7 @@ fn retries(page: &mut Page, tally: &Tally) {
     page.value("retry_delay_seconds_count", &[], tally.delays);
 }
 
-fn neighbours(page: &mut Page, tally: &Tally) {
+fn neighbours(page: &mut MetricsPage, tally: &Tally) {
     page.counter("tasks_with_dependencies_total", "Tasks that were submitted with needs.", tally.with_needs);
     page.counters(
         "dependency_propagations_total",
@@ -114,7 +115,7 @@ fn neighbours(page: &mut Page, tally: &Tally) {
     page.counter("tasks_canceled_dead_end_total", "Tasks that could lead nowhere any more.", tally.dead_ends);
 }
 
-fn calls(page: &mut Page, tally: &Tally) {
+fn calls(page: &mut MetricsPage, tally: &Tally) {
     let calls = || tally.calls.iter().map(|it| (it.trigger.as_str(), it));
     page.counters(
         "webhook_executions_total",
@@ -146,7 +147,7 @@ fn calls(page: &mut Page, tally: &Tally) {
     );
 }
 
-fn loops(page: &mut Page, tally: &Tally) {
+fn loops(page: &mut MetricsPage, tally: &Tally) {
     let loops = || tally.loops.iter().map(|it| (vec![("loop", it.name.word())], it));
     page.counters(
         "worker_loop_iterations_total",
@@ -170,7 +171,7 @@ fn loops(page: &mut Page, tally: &Tally) {
     page.times("retention_cleanup_duration_seconds", "How long that took.", prune.map(|it| (Vec::new(), &it.took)));
 }
 
-fn queries(page: &mut Page, tally: &Tally) {
+fn queries(page: &mut MetricsPage, tally: &Tally) {
     let queries = || tally.queries.iter().map(|it| (vec![("query", it.query.word())], it));
     page.times(
         "db_query_duration_seconds",

@@ -1,5 +1,5 @@
-//! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database. A key that is for one namespace
-//! sees the numbers of that namespace, and none of the process that would count others.
+//! Prometheus metrics. Counters are of this process; gauges are of the whole database. A key for one namespace sees the
+//! numbers of that namespace, and no process-wide ones.
 
 mod counters;
 mod page;
@@ -15,27 +15,28 @@ use comeback_core::State as TaskState;
 use comeback_core::admission::Bound;
 use comeback_engine::store::Loop;
 
-use page::Page;
+use page::MetricsPage;
 
 use super::{Line, line, stats};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::gate::Class;
+use crate::limiter::RequestClass;
 use crate::openapi::Doc;
 use crate::problem::Problem;
 
-/// Of one namespace; it has no more.
+/// Maximum number of dependencies of one namespace.
 const MOST_DEPENDENCIES: u32 = 1_000;
-/// Series of one name whose labels callers invent, so that a page has an end.
+/// Maximum number of series per metric with labels chosen by callers.
 const MOST_SERIES: usize = 1_000;
 
+/// Routes of this module.
 pub fn lines() -> Vec<Line> {
     let doc = Doc::new("getMetrics").answers_text("text/plain");
-    vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics)).doc(doc)]
+    vec![line(Method::GET, "/metrics", Need::Read, "Prometheus metrics", get(metrics)).doc(doc)]
 }
 
 async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     page.head("build_info", "gauge", "The version that runs.");
     let version = ("version", env!("CARGO_PKG_VERSION"));
     if caller.everywhere {
@@ -51,8 +52,8 @@ async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.into_text()).into_response())
 }
 
-/// Keys that end soon, and requests that came from an address that their key may not be used from.
-fn keys(page: &mut Page, app: &App, caller: &Caller) {
+/// Metrics of API keys: expiring keys, and requests refused by address.
+fn keys(page: &mut MetricsPage, app: &App, caller: &Caller) {
     let namespace = (!caller.everywhere).then_some(caller.namespace.as_str());
     let ending = app.keys.ending(namespace, app.engine.now()).len();
     page.head("keys_expiring", "gauge", "Active API keys that expire within 14 days and were not rotated.");
@@ -64,15 +65,15 @@ fn keys(page: &mut Page, app: &App, caller: &Caller) {
     );
 }
 
-/// How busy this process is with answering.
-fn door(page: &mut Page, app: &App) {
+/// Metrics of HTTP requests and connections.
+fn door(page: &mut MetricsPage, app: &App) {
     page.head("http_requests_in_progress", "gauge", "Requests that are worked on, by class.");
-    for class in Class::ALL {
-        page.value("http_requests_in_progress", &[("class", class.word())], app.gate.busy(class));
+    for class in RequestClass::ALL {
+        page.value("http_requests_in_progress", &[("class", class.word())], app.limiter.busy(class));
     }
     page.head("http_requests_refused_total", "counter", "Requests that were turned away, by class.");
-    for class in Class::ALL {
-        page.value("http_requests_refused_total", &[("class", class.word())], app.gate.refused(class));
+    for class in RequestClass::ALL {
+        page.value("http_requests_refused_total", &[("class", class.word())], app.limiter.refused(class));
     }
     page.counters(
         "quota_refusals_total",
@@ -85,7 +86,7 @@ fn door(page: &mut Page, app: &App) {
         app.auth_failures.all().map(|(reason, count)| (vec![("reason", reason)], count)),
     );
     page.head("http_connections", "gauge", "Open connections, by whether they came with a good key.");
-    let (keyed, keyless) = app.connections.open();
+    let (keyed, keyless) = app.connections.open_counts();
     page.value("http_connections", &[("key", "good")], keyed);
     page.value("http_connections", &[("key", "none")], keyless);
     page.counter(
@@ -95,8 +96,13 @@ fn door(page: &mut Page, app: &App) {
     );
 }
 
-/// What rules allow, and what runs under them.
-async fn rules(page: &mut Page, app: &App, caller: &Caller, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
+/// Metrics of rules: limits and usage.
+async fn rules(
+    page: &mut MetricsPage,
+    app: &App,
+    caller: &Caller,
+    namespaces: &BTreeSet<String>,
+) -> Result<(), Problem> {
     if caller.everywhere {
         let help = "Lanes that claims left alone because a rule had no room.";
         page.counter("tasks_blocked_by_concurrency_total", help, app.engine.store().held_by_rules());
@@ -117,7 +123,7 @@ async fn rules(page: &mut Page, app: &App, caller: &Caller, namespaces: &BTreeSe
         };
         page.value("rule_limit", &[("namespace", namespace), ("rule", &view.rule.name), ("by", by)], most);
     }
-    // Rules may be kept per a thousand values: their sum is told, and the list of rules tells the rest.
+    // Rules with `per` may have a thousand values: only the sum is exported.
     page.head("rule_running", "gauge", "Tasks that run under a rule.");
     for (namespace, view) in &all {
         let running: u64 = view.used.iter().map(|(_, used)| used.running).sum();
@@ -126,9 +132,9 @@ async fn rules(page: &mut Page, app: &App, caller: &Caller, namespaces: &BTreeSe
     Ok(())
 }
 
-/// How dependencies stand, and how often this process brought a change about.
+/// Metrics of dependencies: breaker states, and changes made by this process.
 async fn dependencies(
-    page: &mut Page,
+    page: &mut MetricsPage,
     app: &App,
     caller: &Caller,
     namespaces: &BTreeSet<String>,
@@ -180,7 +186,7 @@ async fn dependencies(
     Ok(())
 }
 
-/// The kinds of which the most run; the rest is told as `other`.
+/// Running tasks by kind: the most frequent kinds, the rest as `other`.
 fn at_most(running: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     if running.len() <= MOST_SERIES {
         return running;
@@ -193,8 +199,8 @@ fn at_most(running: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     few
 }
 
-/// Of the namespaces that are open to the caller.
-async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Problem> {
+/// Namespaces that the caller may see.
+async fn gauges(page: &mut MetricsPage, app: &App, caller: &Caller) -> Result<(), Problem> {
     let store = app.engine.store();
     let mut namespaces = stats::namespaces(app).await?;
     namespaces.retain(|name| caller.everywhere || *name == caller.namespace);
@@ -202,7 +208,7 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
     let (mut pending, mut delayed, mut retries) = (0, 0, 0);
     let mut running: BTreeMap<String, u64> = BTreeMap::new();
     for namespace in &namespaces {
-        let counts = app.counted.of(store, namespace, app.engine.now()).await?;
+        let counts = app.count_cache.of(store, namespace, app.engine.now()).await?;
         for (kind, count) in &counts.running {
             *running.entry(kind.clone()).or_default() += count;
         }

@@ -1,17 +1,20 @@
-//! The text that Prometheus reads.
+//! The Prometheus text format.
 
 use std::fmt::{Display, Write};
 
 use comeback_engine::{BOUNDS_MS, Took};
 
+/// Builder of the Prometheus text.
 #[derive(Default)]
-pub struct Page(String);
+pub struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
+    /// Writes the help and type of a metric.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP comeback_{name} {help}\n# TYPE comeback_{name} {kind}");
     }
 
+    /// Writes one sample.
     pub fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
@@ -19,11 +22,13 @@ impl Page {
         let _ = writeln!(self.0, "comeback_{name}{labels} {value}");
     }
 
+    /// Writes a counter without labels.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.head(name, "counter", help);
         self.value(name, &[], value);
     }
 
+    /// Writes a counter with one label.
     pub fn counters<'a>(
         &mut self,
         name: &str,
@@ -36,7 +41,7 @@ impl Page {
         }
     }
 
-    /// How long things took, for each set of labels.
+    /// Writes a histogram of durations per label set.
     pub fn times<'a>(
         &mut self,
         name: &str,
@@ -57,6 +62,7 @@ impl Page {
         }
     }
 
+    /// The complete text.
     pub fn into_text(self) -> String {
         self.0
     }

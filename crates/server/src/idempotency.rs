@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: who sends the same request again gets the first answer again, and nothing is done twice.
+//! `Idempotency-Key`: a repeated request gets the first response, and nothing is done twice.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -15,36 +15,39 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::App;
-use crate::gate::{self, Hall, Room};
+use crate::limiter::{self, ClassLimits, FairSemaphore};
 use crate::problem::Problem;
 
 const HEADER: &str = "idempotency-key";
 
-/// The key a request came under, if it had one. Its scope is the route; the address is part of what must be the same.
-pub struct Once {
+/// The idempotency key of a request, if it has one. Its scope is the route; path and body must be the same in a
+/// repetition.
+pub struct IdempotencyKey {
     scope: String,
     path: String,
     key: Option<Result<String, ()>>,
 }
 
-impl FromRequestParts<Arc<App>> for Once {
+impl FromRequestParts<Arc<App>> for IdempotencyKey {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Once, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<IdempotencyKey, Infallible> {
         let path = parts.uri.path().to_owned();
         let route = parts.extensions.get::<MatchedPath>().map_or(path.as_str(), MatchedPath::as_str);
         let key = parts.headers.get(HEADER).map(|value| value.to_str().map(str::to_owned).map_err(drop));
-        Ok(Once { scope: format!("{} {route}", parts.method), path, key })
+        Ok(IdempotencyKey { scope: format!("{} {route}", parts.method), path, key })
     }
 }
 
-impl Once {
-    pub fn key(&self) -> Option<&str> {
+impl IdempotencyKey {
+    /// The key as sent; `None` if there is none or it is not ASCII.
+    pub fn text(&self) -> Option<&str> {
         self.key.as_ref().and_then(|key| key.as_deref().ok())
     }
 
-    pub fn of(self, app: &App, body: &[u8]) -> Result<Option<Idempotency>, Problem> {
-        let Once { scope, path, key } = self;
+    /// The key with the digest of path and body, for the store.
+    pub fn with_body(self, app: &App, body: &[u8]) -> Result<Option<Idempotency>, Problem> {
+        let IdempotencyKey { scope, path, key } = self;
         let Some(key) = key else { return Ok(None) };
         let key = key.map_err(|()| Invalid::one(HEADER, "must be printable ASCII"))?;
         let mut digest = Sha256::new();
@@ -56,12 +59,13 @@ impl Once {
         Ok(Some(key))
     }
 
-    /// Does an act that is not about a task once. `act` is given who acts with the key of the request: the store writes the key in the
-    /// transaction of the act, so that neither another instance nor a crash makes a second one of it. An act of several writes does each
-    /// under a part of the key ([`Actor::part`]) and brings the key with the last. `again` answers a repetition, by the answer that was
-    /// stored with the key or by things as they are now. A request under the same key waits for the first. An act that was begun is done
-    /// whether or not its caller waits for the answer; it keeps its caller's place until then.
-    pub async fn guard<T, Done, Repeated>(
+    /// Runs an act that is not about a task at most once per key. `act` gets the actor with the key of the request: the
+    /// store writes the key in the transaction of the act, so that neither another instance nor a crash repeats it. An
+    /// act of several writes does each under a part of the key ([`Actor::part`]) and writes the key with the last.
+    /// `again` answers a repetition, from the response stored with the key or from the current state. A request with
+    /// the same key waits for the first. An act that has started completes even if its caller disconnects, and holds
+    /// its permit until then.
+    pub async fn run_once<T, Done, Repeated>(
         self,
         app: &Arc<App>,
         namespace: &str,
@@ -75,14 +79,14 @@ impl Once {
         Done: Future<Output = Result<T, Problem>> + Send,
         Repeated: Future<Output = Result<T, Problem>> + Send,
     {
-        let admitted = gate::admitted();
-        let (key, app, namespace) = (self.of(app, body)?, app.clone(), namespace.to_owned());
-        let place = match &key {
-            Some(_) => Some(app.keyed_acts.places.enter(&namespace).await?),
+        let admitted = limiter::admitted();
+        let (key, app, namespace) = (self.with_body(app, body)?, app.clone(), namespace.to_owned());
+        let permit = match &key {
+            Some(_) => Some(app.keyed_acts.permits.acquire(&namespace).await?),
             None => None,
         };
         let whole = async move {
-            let _held = (admitted, place);
+            let _held = (admitted, permit);
             let Some(key) = key else { return act(by).await };
             let lock = app.keyed_acts.lock_of(&namespace, &key);
             let _one_at_a_time = lock.mutex.lock().await;
@@ -98,33 +102,34 @@ impl Once {
                     app.engine.remember_done(&namespace, &key).await?;
                     Ok(answer)
                 }
-                // Another instance was quicker, or it was done and something failed after it.
+                // Another instance did it first, or it was done and a later step failed.
                 Err(problem) => match app.engine.done_before(&namespace, &key).await? {
                     Some(done) => again(done.answer).await,
                     None => Err(problem),
                 },
             }
         };
-        Running::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
+        Running::spawn(whole).await.map_err(|_| Problem::unavailable("request aborted: the act did not complete"))?
     }
 }
 
-/// Acts under an idempotency key that are in progress: one at a time of each key, and so many of each namespace.
+/// Acts in progress under an idempotency key: one at a time per key, and a limited number per namespace.
 pub struct KeyedActs {
-    places: Arc<Hall>,
+    permits: Arc<FairSemaphore>,
     locks: Arc<Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 /// Namespace, scope and key.
 type LockName = (String, String, String);
 
-/// Acts at once, and those that may wait for how long.
-const ROOM: Room = Room { places: 512, queue: 2_048, patience: Duration::from_secs(5) };
+/// Limits of keyed acts of all namespaces.
+const LIMITS: ClassLimits = ClassLimits { permits: 512, queue: 2_048, timeout: Duration::from_secs(5) };
 
 impl KeyedActs {
+    /// No acts in progress.
     pub fn new(quotas: &Quotas) -> Arc<KeyedActs> {
-        let places = Arc::new(Hall::new(Quota::KeyedActs, ROOM, quotas));
-        Arc::new(KeyedActs { places, locks: Arc::default() })
+        let permits = Arc::new(FairSemaphore::new(Quota::KeyedActs, LIMITS, quotas));
+        Arc::new(KeyedActs { permits, locks: Arc::default() })
     }
 
     fn lock_of(&self, namespace: &str, key: &Idempotency) -> ActLock {
@@ -134,7 +139,7 @@ impl KeyedActs {
     }
 }
 
-/// The lock of one key, forgotten with the last that uses it.
+/// The lock of one key, removed with its last user.
 struct ActLock {
     locks: Arc<Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>>,
     name: LockName,
@@ -144,7 +149,7 @@ struct ActLock {
 impl Drop for ActLock {
     fn drop(&mut self) {
         let mut locks = self.locks.lock();
-        // The map's and this one: new ones are only made under the lock of the map.
+        // Two references: the map's and this one. New ones are only made under the lock of the map.
         if Arc::strong_count(&self.mutex) <= 2 {
             locks.remove(&self.name);
         }

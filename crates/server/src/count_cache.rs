@@ -1,6 +1,6 @@
-//! How many tasks there are in each state. To count them takes as long as there are tasks, so that what took long is told again for a
-//! while, and for a while more while it is counted anew: whoever asks often costs a twentieth of one core at most and waits once.
-//! Small databases are counted each time.
+//! Cached task counts by state. Counting takes time proportional to the number of tasks, so a slow count is reused for
+//! a while and refreshed in the background: frequent requests cost at most a twentieth of one core. Small namespaces
+//! are counted each time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,35 +10,37 @@ use comeback_core::Timestamp;
 use comeback_engine::store::{Counts, Interactive, Running, Store, StoreError, interactive};
 use parking_lot::Mutex;
 
-/// Fewer than these are counted each time.
+/// Namespaces with fewer tasks are not cached.
 const MANY: u64 = 50_000;
-/// For so many times as long as it took, it is told again.
+/// A count is fresh for this many times the duration it took.
 const AGAIN: u32 = 20;
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// Cached task counts by namespace.
 #[derive(Default)]
-pub struct Counted {
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+pub struct CountCache {
+    slots: Mutex<HashMap<String, Arc<NamespaceCounts>>>,
 }
 
-/// What is known of one namespace.
+/// Cache entry of one namespace.
 #[derive(Default)]
-struct Slot {
-    kept: Mutex<Option<Kept>>,
-    /// Held by the one who counts.
+struct NamespaceCounts {
+    kept: Mutex<Option<CachedCounts>>,
+    /// Held while a count runs.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct CachedCounts {
     counts: Arc<Counts>,
-    /// Until then nobody counts.
+    /// Until then the counts are returned without a refresh.
     fresh_until: Instant,
-    /// Until then it is told while somebody counts.
+    /// Until then the counts are returned while a refresh runs.
     good_until: Instant,
 }
 
-impl Counted {
+impl CountCache {
+    /// Counts of a namespace, from the cache if they are fresh.
     pub async fn of(&self, store: &Arc<dyn Store>, namespace: &str, now: Timestamp) -> Result<Arc<Counts>, StoreError> {
         let slot = self.slots.lock().entry(namespace.to_owned()).or_default().clone();
         if let Some(kept) = slot.good() {
@@ -49,7 +51,7 @@ impl Counted {
                 let reads = Interactive::current();
                 Running::spawn(async move {
                     let count = slot.count(&*store, &namespace, now);
-                    // Where it fails the next one counts, and is told why not.
+                    // If the refresh fails, the next caller counts and gets the error.
                     let _ = match reads {
                         Some(reads) => interactive(reads, count).await,
                         None => count.await,
@@ -59,7 +61,7 @@ impl Counted {
             }
             return Ok(kept.counts);
         }
-        // Those who ask while somebody counts wait for that one.
+        // Concurrent callers wait for the count in progress.
         let _turn = slot.turn.lock().await;
         match slot.good() {
             Some(kept) => Ok(kept.counts),
@@ -68,8 +70,8 @@ impl Counted {
     }
 }
 
-impl Slot {
-    fn good(&self) -> Option<Kept> {
+impl NamespaceCounts {
+    fn good(&self) -> Option<CachedCounts> {
         self.kept.lock().clone().filter(|kept| Instant::now() < kept.good_until)
     }
 
@@ -83,7 +85,8 @@ impl Slot {
         } else {
             (((done - began) * AGAIN).min(LONGEST), LONGEST * 2)
         };
-        *self.kept.lock() = Some(Kept { counts: counts.clone(), fresh_until: done + fresh, good_until: done + good });
+        *self.kept.lock() =
+            Some(CachedCounts { counts: counts.clone(), fresh_until: done + fresh, good_until: done + good });
         Ok(counts)
     }
 }
