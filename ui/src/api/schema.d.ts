@@ -11,7 +11,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process answers */
+        /** Liveness check */
         get: operations["getLive"];
         put?: never;
         post?: never;
@@ -28,7 +28,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process answers */
+        /** Liveness check */
         get: operations["getHealth"];
         put?: never;
         post?: never;
@@ -45,7 +45,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether work can be taken and kept */
+        /** Readiness check */
         get: operations["getReady"];
         put?: never;
         post?: never;
@@ -62,7 +62,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the process answers */
+        /** Liveness check */
         get: operations["getHealthToo"];
         put?: never;
         post?: never;
@@ -79,7 +79,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether work can be taken and kept */
+        /** Readiness check */
         get: operations["getReadyToo"];
         put?: never;
         post?: never;
@@ -96,7 +96,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This interface, as a page */
+        /** API reference as a page */
         get: operations["getDocs"];
         put?: never;
         post?: never;
@@ -113,7 +113,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This interface, as OpenAPI 3.1 */
+        /** API reference as OpenAPI 3.1 */
         get: operations["getOpenApi"];
         put?: never;
         post?: never;
@@ -130,7 +130,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Numbers for Prometheus */
+        /** Prometheus metrics */
         get: operations["getMetrics"];
         put?: never;
         post?: never;
@@ -151,8 +151,8 @@ export interface paths {
         get: operations["listTasks"];
         put?: never;
         /**
-         * Submit one task or many
-         * @description One task as an object, or many under `tasks`: all of them are taken or none. Tasks that need each other make one execution.
+         * Submit one task or a batch
+         * @description One task as an object, or a batch in `tasks`: all are accepted or none. Tasks connected by `needs` form one execution.
          */
         post: operations["submitTasks"];
         delete?: never;
@@ -168,7 +168,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Everything about a task */
+        /** Get a task */
         get: operations["getTask"];
         put?: never;
         post?: never;
@@ -176,8 +176,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Say how a hook's task ended, how far it has come, or what its labels, priority and policy are
-         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever runs it, and a priority to any that is open. A policy takes an operator's key and holds from its next failure on, or from its next retry where it is over; when it is due next stays as it is, and so do its timeout and its deadline.
+         * Complete a hook's task, report its progress, or change labels, priority and policy
+         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; a completed one is refused. Counts are added to the previous ones, and count as a heartbeat. Labels and a policy may be changed on any task, a priority on any open one. A policy requires an operator key and applies from the next failure, or from the next retry of a completed task; due time, timeout and deadline stay unchanged.
          */
         patch: operations["settleTask"];
         trace?: never;
@@ -189,7 +189,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every run and how it ended */
+        /** List the attempts of a task */
         get: operations["listAttempts"];
         put?: never;
         post?: never;
@@ -206,7 +206,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every version of its payload */
+        /** List the versions of a payload */
         get: operations["listPayloads"];
         put?: never;
         post?: never;
@@ -223,7 +223,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The log of a task */
+        /** List the events of a task */
         get: operations["listTaskEvents"];
         put?: never;
         post?: never;
@@ -240,7 +240,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The last verdict, in words and as data */
+        /** Explain the last decision */
         get: operations["explainTask"];
         put?: never;
         post?: never;
@@ -257,7 +257,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The attempts still to come */
+        /** Forecast the attempts to come */
         get: operations["forecastTask"];
         put?: never;
         post?: never;
@@ -276,7 +276,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Retry by hand */
+        /** Retry a task */
         post: operations["retryTask"];
         delete?: never;
         options?: never;
@@ -295,7 +295,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel
-         * @description Definitive: no new attempt, whatever is decided at the same moment.
+         * @description Final: no new attempt starts, whatever is decided at the same time.
          */
         post: operations["cancelTask"];
         delete?: never;
@@ -347,7 +347,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Move the due time by a span */
+        /** Snooze a task */
         post: operations["snoozeTask"];
         delete?: never;
         options?: never;
@@ -364,7 +364,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Move the due time */
+        /** Reschedule a task */
         post: operations["rescheduleTask"];
         delete?: never;
         options?: never;
@@ -382,8 +382,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Lease tasks, waiting for them if need be
-         * @description The best tasks first: by priority, then by age. An empty list when nothing came in time, and for a worker that is drained, which is told so.
+         * Lease tasks, with long polling
+         * @description By priority, then by age. The list is empty after the wait time, and for a drained worker, with `draining`.
          */
         post: operations["leaseTasks"];
         delete?: never;
@@ -402,8 +402,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Keep leases
-         * @description Each lease is answered for itself: until when it holds now, or why it does not.
+         * Extend leases
+         * @description Each lease has its own result: its new expiry, or a problem.
          */
         post: operations["keepLeases"];
         delete?: never;
@@ -422,8 +422,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say how runs ended
-         * @description Each report is answered for itself, in order. The same report again gets the same answer.
+         * Report the results of runs
+         * @description Each report has its own result, in order. A repeated report gets the same result.
          */
         post: operations["reportRuns"];
         delete?: never;
@@ -439,12 +439,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A page of what happened */
+        /** List events */
         get: operations["listEvents"];
         put?: never;
         /**
-         * Tell of an event from outside
-         * @description Every schedule that waits for events of this type fires. The same `id` starts nothing twice; where there is none, the idempotency key is it.
+         * Send an external event
+         * @description Triggers every schedule for events of this type. The same `id` starts nothing twice; default: the idempotency key.
          */
         post: operations["tellEvent"];
         delete?: never;
@@ -461,8 +461,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What happens, as server-sent events
-         * @description The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing. What becomes of dependencies is told in between as it happens, as `dependency.opened` and the like, without a cursor.
+         * Stream events (SSE)
+         * @description The data of each message is an `Event`, its id a cursor. A client that reconnects with the last id misses nothing. Dependency changes are sent in between as `dependency.opened` etc., without a cursor.
          */
         get: operations["followEvents"];
         put?: never;
@@ -482,7 +482,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** How a policy is read, and when it would retry */
+        /** Simulate a policy */
         post: operations["simulatePolicy"];
         delete?: never;
         options?: never;
@@ -500,8 +500,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * What a policy would have made of recorded failures
-         * @description Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all else the record says nothing, which is counted as `unknown`. Nothing is changed.
+         * Back-test a policy on recorded failures
+         * @description Replays tasks that failed at least once under this policy, with the real engine, at the times that the policy chooses. An attempt succeeds after the recorded success, and before it fails as recorded; without recorded data the result counts as `unknown`. Nothing is changed.
          */
         post: operations["backtestPolicy"];
         delete?: never;
@@ -517,7 +517,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Policies that are bound to kinds */
+        /** List policies bound to kinds */
         get: operations["listPolicies"];
         put?: never;
         post?: never;
@@ -534,15 +534,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The policy of a kind */
+        /** Get the policy of a kind */
         get: operations["getPolicy"];
         /**
          * Bind a policy to a kind
-         * @description For tasks of this kind that say nothing about retries, from now on.
+         * @description Applies to new tasks of this kind without `retry`.
          */
         put: operations["bindPolicy"];
         post?: never;
-        /** Leave a kind without a policy */
+        /** Unbind the policy of a kind */
         delete: operations["unbindPolicy"];
         options?: never;
         head?: never;
@@ -556,7 +556,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The catalog */
+        /** List workflows */
         get: operations["listWorkflows"];
         put?: never;
         post?: never;
@@ -573,11 +573,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The newest version of a workflow */
+        /** Get the newest version of a workflow */
         get: operations["getWorkflow"];
         /**
-         * Put a workflow into the catalog
-         * @description YAML (`content-type: application/yaml`) or JSON. The same text again is no new version. What is wrong is told with its line and column. A slash in the path is written `%2F`.
+         * Create or update a workflow
+         * @description YAML (`content-type: application/yaml`) or JSON. An unchanged text creates no new version. Faults are reported with line and column. A slash in the path is written `%2F`.
          */
         put: operations["putWorkflow"];
         post?: never;
@@ -594,7 +594,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Its versions */
+        /** List the versions of a workflow */
         get: operations["listWorkflowVersions"];
         put?: never;
         post?: never;
@@ -611,7 +611,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** One version */
+        /** Get a version of a workflow */
         get: operations["getWorkflowVersion"];
         put?: never;
         post?: never;
@@ -628,7 +628,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What changed between two versions */
+        /** Compare two versions of a workflow */
         get: operations["diffWorkflow"];
         put?: never;
         post?: never;
@@ -645,7 +645,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The schema of workflows, for editors */
+        /** JSON schema of workflows */
         get: operations["getWorkflowSchema"];
         put?: never;
         post?: never;
@@ -665,8 +665,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take it into use
-         * @description Whatever starts it does so again.
+         * Activate a workflow
+         * @description Schedules and callers can start it again.
          */
         post: operations["activateWorkflow"];
         delete?: never;
@@ -685,8 +685,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take it out of use
-         * @description Its schedules are `stopped`, and nobody can start it.
+         * Deactivate a workflow
+         * @description Its schedules are `stopped`, and it cannot be started.
          */
         post: operations["deactivateWorkflow"];
         delete?: never;
@@ -705,8 +705,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let nothing start it for a while
-         * @description Its schedules are `paused`, and nobody can start it; what was begun goes on.
+         * Pause a workflow
+         * @description Its schedules are `paused`, and it cannot be started; running executions continue.
          */
         post: operations["pauseWorkflow"];
         delete?: never;
@@ -725,8 +725,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Go on after a pause
-         * @description From now on: what its schedules let pass is not made up for.
+         * Resume a workflow
+         * @description Runs missed during the pause are not caught up.
          */
         post: operations["resumeWorkflow"];
         delete?: never;
@@ -745,8 +745,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * An older version again
-         * @description Its text becomes the newest version; the versions in between stay.
+         * Roll back to an older version
+         * @description Its text becomes the newest version; versions in between are kept.
          */
         post: operations["rollbackWorkflow"];
         delete?: never;
@@ -762,7 +762,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Executions, newest first */
+        /** List executions, newest first */
         get: operations["listExecutions"];
         put?: never;
         /** Execute a workflow */
@@ -780,7 +780,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** An execution with its tasks and edges */
+        /** Get an execution with its tasks and edges */
         get: operations["getExecution"];
         put?: never;
         post?: never;
@@ -797,7 +797,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The log of an execution */
+        /** List the events of an execution */
         get: operations["listExecutionEvents"];
         put?: never;
         post?: never;
@@ -815,8 +815,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What its steps can see
-         * @description The input, what each step left, and the way that it has gone so far.
+         * Get the context of an execution
+         * @description The template context of its steps: the input, the results of the steps, and the path taken so far.
          */
         get: operations["getExecutionContext"];
         put?: never;
@@ -888,8 +888,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try again
-         * @description `failed`: what failed is tried again, and what was given up for it goes on. `start`: a new execution of the same version with the same input.
+         * Retry an execution
+         * @description `failed`: retries the failed tasks; tasks skipped because of them run. `start`: starts a new execution of the same version with the same input.
          */
         post: operations["retryExecution"];
         delete?: never;
@@ -905,12 +905,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Schedules, by name */
+        /** List schedules */
         get: operations["listCronSchedules"];
         put?: never;
         /**
-         * Make a schedule
-         * @description By cron or by spans, in a time zone, or whenever an event is told, it starts a workflow or a task. Each instant fires once, however many servers there are. What it starts is checked beforehand.
+         * Create a schedule
+         * @description Starts a workflow or a task by cron or interval in a time zone, or on an event. Each run starts once per cluster. The workflow or task is validated beforehand.
          */
         post: operations["createSchedule"];
         delete?: never;
@@ -926,11 +926,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A schedule, its next instants and what came of the last */
+        /** Get a schedule with its next and last runs */
         get: operations["getSchedule"];
         /**
-         * Put a schedule in place of the one there is
-         * @description As long as both name the same instants, what was dealt with stays so. Another rhythm begins now.
+         * Replace a schedule
+         * @description If the times do not change, past runs are kept. A new trigger begins now.
          */
         put: operations["putSchedule"];
         post?: never;
@@ -950,7 +950,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let its instants pass */
+        /** Pause a schedule */
         post: operations["pauseSchedule"];
         delete?: never;
         options?: never;
@@ -968,8 +968,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Fire again from now on
-         * @description What passed in the meantime is not made up for.
+         * Resume a schedule
+         * @description Runs missed during the pause are not caught up.
          */
         post: operations["resumeSchedule"];
         delete?: never;
@@ -988,8 +988,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start what it starts, now
-         * @description Whether it is paused or not; its instants stay as they are.
+         * Trigger a schedule now
+         * @description Works also while it is paused; its regular times stay the same.
          */
         post: operations["triggerSchedule"];
         delete?: never;
@@ -1005,7 +1005,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Admission rules, and what runs under them */
+        /** List admission rules */
         get: operations["listRules"];
         put?: never;
         post?: never;
@@ -1022,11 +1022,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A rule, and what runs under it */
+        /** Get a rule and its usage */
         get: operations["getRule"];
         /**
-         * Make a rule, or change it
-         * @description No more tasks are started than it allows, on all instances together; those that run already go on. When this is answered, every open task is under it. Who waits for a retry is not counted.
+         * Create or update a rule
+         * @description Limits running tasks on all instances together; tasks that already run continue. After the response the rule applies to every open task. Tasks that wait for a retry are not counted.
          */
         put: operations["putRule"];
         post?: never;
@@ -1044,7 +1044,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Accounts, and what they hold */
+        /** List accounts */
         get: operations["listAccounts"];
         put?: never;
         post?: never;
@@ -1061,17 +1061,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** An account, and what it holds */
+        /** Get an account */
         get: operations["getAccount"];
         /**
-         * Make an account, or change it
-         * @description What is not said stays. What a task costs is reserved when it is submitted, spent when it succeeds and given back when it ends otherwise; retries of a policy are paid by what was reserved.
+         * Create or update an account
+         * @description Fields left out stay unchanged. The cost of a task is reserved when it is submitted, spent when it succeeds and released when it ends otherwise; automatic retries are covered by the reservation.
          */
         put: operations["putAccount"];
         post?: never;
         /**
          * Delete an account
-         * @description Not while open tasks have reserved some of it.
+         * @description Refused while open tasks hold reserved credits.
          */
         delete: operations["deleteAccount"];
         options?: never;
@@ -1086,7 +1086,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Dependencies, and how they stand */
+        /** List dependencies */
         get: operations["listDependencies"];
         put?: never;
         post?: never;
@@ -1103,17 +1103,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A dependency, and how it stands */
+        /** Get a dependency */
         get: operations["getDependency"];
         /**
-         * Say what holds tasks back that need it
-         * @description Tasks name what they need (`dependency`); a call needs its host. A part that is not named is off, and `{}` switches it on as it is meant to be used. Holding costs no attempt, and how it stands stays as it is.
+         * Create or update a dependency
+         * @description Tasks name their dependency in `dependency`; an HTTP call depends on its host. A guard that is not named is off; `{}` enables it with defaults. Held tasks use no attempts. The current state is kept.
          */
         put: operations["putDependency"];
         post?: never;
         /**
-         * Forget a dependency
-         * @description What it held may start.
+         * Delete a dependency
+         * @description Tasks that it held may start.
          */
         delete: operations["deleteDependency"];
         options?: never;
@@ -1131,8 +1131,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let nothing start that needs it
-         * @description For so long, or until it is closed.
+         * Open a dependency: hold its tasks
+         * @description For the given time, or until it is closed.
          */
         post: operations["openDependency"];
         delete?: never;
@@ -1151,8 +1151,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let everything start at once
-         * @description With `for`, it does not open by itself for so long. What was held back may start at once: `healthy` is gentler.
+         * Close a dependency: release its tasks
+         * @description With `for`, it does not open by itself for that time. Held tasks may start immediately; `healthy` releases them gradually.
          */
         post: operations["closeDependency"];
         delete?: never;
@@ -1171,8 +1171,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say that it is well again
-         * @description For health checks and deployments: those who wait follow in waves, oldest first, without waiting for a canary.
+         * Mark a dependency as healthy
+         * @description For health checks and deployments: held tasks are released in waves, oldest first, without a canary.
          */
         post: operations["dependencyIsHealthy"];
         delete?: never;
@@ -1191,8 +1191,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Announce work on it
-         * @description Nothing that needs it starts between the two instants, and deadlines that lie behind its beginning wait for its end.
+         * Announce a maintenance window
+         * @description No task of the dependency starts within the window; deadlines after its beginning are extended by its length.
          */
         post: operations["announceMaintenance"];
         delete?: never;
@@ -1209,8 +1209,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What retrying came to
-         * @description Sums of attempts that are over, told apart by one of the things that are known of them. Kept for 400 days: by the quarter of an hour, after 3 days by the hour, after 35 days by the day; what happened a moment ago is in them. A retry that succeeded is useful and one that failed or was lost is wasted; one that was told to wait is neither. A success is told beside the error that it overcame.
+         * Retry statistics
+         * @description Sums of completed attempts, grouped by one dimension. Kept for 400 days: by quarter of an hour, after 3 days by hour, after 35 days by day; recent attempts are included. A retry that succeeded is useful, one that failed or was lost is wasted; a rate-limited one is neither. A success is counted with the error that it overcame.
          */
         get: operations["getRetryStats"];
         put?: never;
@@ -1229,8 +1229,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Errors that look the same, in groups
-         * @description Those that were seen last come first. `series` counts them by the hour over the last day, oldest first. Their tasks are found by the filter that each names.
+         * List error groups
+         * @description Most recently seen first. `series` counts errors by hour over the last day, oldest first. `filter` finds the tasks of a group.
          */
         get: operations["listErrors"];
         put?: never;
@@ -1248,12 +1248,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A group of errors, and whether trying again helped */
+        /** Get an error group */
         get: operations["getError"];
         put?: never;
         /**
-         * Say something of a group of errors
-         * @description `resolve`: it is mended, and marked `regressed` when there is another. `ignore`: for a while or for good. `open`: as it was. `classify`: from now on such errors are of this class, whatever a policy thinks of them; `policy` gives that back to the policies. `note`: only the note.
+         * Triage an error group
+         * @description `resolve`: fixed; marked `regressed` when the error recurs. `ignore`: for a while or forever. `open`: reopen. `classify`: sets the class of such errors from now on, whatever policies say; `policy` removes it. `note`: only the note.
          */
         post: operations["changeError"];
         delete?: never;
@@ -1272,8 +1272,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Do one thing to many tasks
-         * @description A filter is asked once, now; what comes later is not touched. `dry_run` says what would be done and what not, and why. Otherwise an operation is begun, which is worked off in the background, each task once.
+         * Start a bulk operation
+         * @description The filter is evaluated once, now; later tasks are not affected. `dry_run` reports what would be done, what not, and why. Otherwise an operation is started, which processes each task once in the background.
          */
         post: operations["bulkTasks"];
         delete?: never;
@@ -1289,7 +1289,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Bulk operations, newest first */
+        /** List bulk operations, newest first */
         get: operations["listOperations"];
         put?: never;
         post?: never;
@@ -1306,7 +1306,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A bulk operation and how far it has come */
+        /** Get a bulk operation and its progress */
         get: operations["getOperation"];
         put?: never;
         post?: never;
@@ -1326,8 +1326,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Leave the rest as it is
-         * @description Once this is answered, nothing of the operation happens any more.
+         * Stop a bulk operation
+         * @description After the response no further task is changed.
          */
         post: operations["abortOperation"];
         delete?: never;
@@ -1346,8 +1346,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take back what has not started
-         * @description A retry that still waits goes back to what the task was; a pause is resumed. A cancel is for good.
+         * Revert a bulk operation
+         * @description Retries that have not started are undone, and pauses are resumed. Cancellations cannot be reverted.
          */
         post: operations["undoOperation"];
         delete?: never;
@@ -1363,12 +1363,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Subscriptions, by id */
+        /** List webhook subscriptions */
         get: operations["listSubscriptions"];
         put?: never;
         /**
-         * Tell somebody outside what happens
-         * @description From now on, every event of these types is delivered by a POST that is signed as Standard Webhooks has it (`webhook-id`, `webhook-timestamp`, `webhook-signature`), and tried again until it is answered with a success. 410 disables the subscription. The secret is shown in this answer only.
+         * Create a webhook subscription
+         * @description Delivers new events of these types by a POST signed as in Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`), retried until it succeeds. A 410 response disables the subscription. The secret is shown in this response only.
          */
         post: operations["createSubscription"];
         delete?: never;
@@ -1384,15 +1384,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A subscription, without its secret */
+        /** Get a webhook subscription, without its secret */
         get: operations["getSubscription"];
         /**
-         * Put a subscription in place of the one there is
-         * @description It goes on where the old one stopped; one that was disabled is told again. A new one is answered with its secret.
+         * Create or replace a webhook subscription
+         * @description It continues at the position of the old one; a disabled one is enabled again. The response of a new one contains its secret.
          */
         put: operations["putSubscription"];
         post?: never;
-        /** Delete a subscription */
+        /** Delete a webhook subscription */
         delete: operations["deleteSubscription"];
         options?: never;
         head?: never;
@@ -1409,8 +1409,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Sign with another secret
-         * @description Both sign for a day. The new one is shown in this answer only.
+         * Rotate the signing secret
+         * @description Both secrets sign for a day. The new one is shown in this response only.
          */
         post: operations["rotateSubscription"];
         delete?: never;
@@ -1429,8 +1429,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Deliver something to try it out
-         * @description A delivery of the type `subscription.test`; what came of it is in the list of deliveries.
+         * Send a test delivery
+         * @description Creates a delivery of the type `subscription.test`; its result is in the list of deliveries.
          */
         post: operations["testSubscription"];
         delete?: never;
@@ -1448,7 +1448,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Deliver again: one event, or what was given up */
+        /** Redeliver one event, or failed deliveries */
         post: operations["redeliver"];
         delete?: never;
         options?: never;
@@ -1464,8 +1464,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Deliveries, newest first
-         * @description Each is a task: its attempts and answers are at `/tasks/{id}/attempts`.
+         * List deliveries, newest first
+         * @description Each delivery is a task: its attempts are at `/tasks/{id}/attempts`.
          */
         get: operations["listDeliveries"];
         put?: never;
@@ -1483,7 +1483,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Alerts, by name */
+        /** List alerts */
         get: operations["listAlerts"];
         put?: never;
         post?: never;
@@ -1500,11 +1500,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** An alert, and whether it fires */
+        /** Get an alert */
         get: operations["getAlert"];
         /**
-         * Make an alert, or change it
-         * @description It fires when within `window` there are `threshold` events of these types, and is over when there are not. Subscriptions are told of both by `alert.fired` and `alert.resolved`, once however many servers there are; the log is told too.
+         * Create or update an alert
+         * @description It fires when there are at least `threshold` events of these types within `window`, and resolves when there are fewer. Both are logged and delivered to subscriptions as `alert.fired` and `alert.resolved`, once per cluster.
          */
         put: operations["putAlert"];
         post?: never;
@@ -1525,8 +1525,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * When an alert would have fired
-         * @description The same count over what happened in the last 7 days. A filter asks about tasks as they are now. Where `complete` is false there was more than could be looked at, and `to` is as far as it came.
+         * Back-test an alert
+         * @description Evaluates an alert over the last 7 days. The filter is applied to tasks as they are now. If `complete` is false, there were too many events, and `to` is how far it came.
          */
         post: operations["backtestAlert"];
         delete?: never;
@@ -1542,7 +1542,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Named secrets, without their values */
+        /** List named secrets, without values */
         get: operations["listSecrets"];
         put?: never;
         post?: never;
@@ -1559,11 +1559,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** A named secret, without its value */
+        /** Get a named secret, without its value */
         get: operations["getSecret"];
         /**
-         * Put a secret under a name
-         * @description Calls, commands and subscriptions of this namespace name it as `{"secret": NAME}`. The value is encrypted, used when a call is made, and shown to nobody.
+         * Create or update a named secret
+         * @description Calls, commands and subscriptions of this namespace refer to it as `{"secret": NAME}`. The value is stored encrypted, used when a call is made, and never shown.
          */
         put: operations["putSecret"];
         post?: never;
@@ -1584,8 +1584,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Encrypt all secrets with the newest key
-         * @description Of the keys that the server was started with the first encrypts and all of them decrypt. After this the others are needed no more.
+         * Re-encrypt all secrets with the newest key
+         * @description The first key that the server was started with encrypts, all of them decrypt. Afterwards the other keys are no longer needed.
          */
         post: operations["reencryptSecrets"];
         delete?: never;
@@ -1601,7 +1601,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How many tasks are in each state */
+        /** Count tasks by state */
         get: operations["getStats"];
         put?: never;
         post?: never;
@@ -1618,7 +1618,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What is due when */
+        /** Upcoming work */
         get: operations["getUpcoming"];
         put?: never;
         post?: never;
@@ -1635,7 +1635,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What time it is here */
+        /** Get the server time */
         get: operations["getClock"];
         put?: never;
         post?: never;
@@ -1655,8 +1655,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Move time that is moved by hand
-         * @description Only on a server that was started with `--clock virtual`. Stops at every instant on the way at which something is due.
+         * Advance the virtual clock
+         * @description Only on a server started with `--clock virtual`. Stops at every due time on the way.
          */
         post: operations["advanceClock"];
         delete?: never;
@@ -1672,7 +1672,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The loops, and which are paused */
+        /** List loops */
         get: operations["listLoops"];
         put?: never;
         post?: never;
@@ -1693,7 +1693,7 @@ export interface paths {
         put?: never;
         /**
          * Pause a loop
-         * @description On every instance, through restarts, until its time is over or somebody resumes it.
+         * @description On every instance and through restarts, until the duration is over or the loop is resumed.
          */
         post: operations["pauseLoop"];
         delete?: never;
@@ -1709,7 +1709,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a pause would delay */
+        /** Preview the effect of a pause */
         get: operations["previewPause"];
         put?: never;
         post?: never;
@@ -1746,8 +1746,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Pause sorts of work
-         * @description The same as to pause their loops, by the names that job schedulers have for them.
+         * Pause loops by work type
+         * @description Same as pausing the loops, by the work types of job schedulers.
          */
         post: operations["pauseWork"];
         delete?: never;
@@ -1765,7 +1765,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Resume them */
+        /** Resume loops by work type */
         post: operations["resumeWork"];
         delete?: never;
         options?: never;
@@ -1780,12 +1780,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Runs whose lease has run out */
+        /** List runs whose lease has expired */
         get: operations["listStuckTasks"];
         put?: never;
         /**
-         * The same list
-         * @description For callers of job servers whose check is a POST. It starts nothing.
+         * List runs whose lease has expired (POST)
+         * @description For clients of job servers that use POST. It changes nothing.
          */
         post: operations["listStuckTasksByPost"];
         delete?: never;
@@ -1801,12 +1801,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Runs whose lease has run out */
+        /** List runs whose lease has expired */
         get: operations["listStuckJobs"];
         put?: never;
         /**
-         * The same list
-         * @description For callers of job servers whose check is a POST. It starts nothing.
+         * List runs whose lease has expired (POST)
+         * @description For clients of job servers that use POST. It changes nothing.
          */
         post: operations["listStuckJobsByPost"];
         delete?: never;
@@ -1825,8 +1825,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Reap them now
-         * @description Also while the loop `reap` is paused.
+         * Reap runs whose lease has expired
+         * @description Works also while the loop `reap` is paused.
          */
         post: operations["reapStuckTasks"];
         delete?: never;
@@ -1845,8 +1845,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Reap them now
-         * @description Also while the loop `reap` is paused.
+         * Reap runs whose lease has expired
+         * @description Works also while the loop `reap` is paused.
          */
         post: operations["reapStuckJobs"];
         delete?: never;
@@ -1865,8 +1865,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Retry what failed and could be retried
-         * @description Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that would be retried now, also while the loop `repair` is paused; each is guarded by its version.
+         * Retry failed tasks that are retryable today
+         * @description Decides the newest failed tasks again with the current classification of their errors, and retries those that are retryable now, also while the loop `repair` is paused.
          */
         post: operations["repairFailedTasks"];
         delete?: never;
@@ -1883,8 +1883,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Workers that ask for work, by instance
-         * @description Those that were seen within an hour: the latest 1,000, and all that are drained.
+         * List workers
+         * @description Workers seen within an hour: the latest 1,000, and all drained ones.
          */
         get: operations["listWorkers"];
         put?: never;
@@ -1903,8 +1903,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The same, and the retry scheduler
-         * @description For callers of job servers, who ask here whether retries are scheduled.
+         * List workers and the state of the retry scheduler
+         * @description For clients of job servers, which check here whether retries are scheduled.
          */
         get: operations["getWorkerStatus"];
         put?: never;
@@ -1926,7 +1926,7 @@ export interface paths {
         put?: never;
         /**
          * Drain a worker
-         * @description It keeps what it has and is given nothing more, on every instance and through restarts, until somebody takes that back. Its leases say `draining`, so it can end by itself.
+         * @description No new leases, running ones finish; on every instance and through restarts, until undone. Lease responses say `draining`, so the worker can shut down.
          */
         post: operations["drainWorker"];
         delete?: never;
@@ -1944,7 +1944,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Give it work again */
+        /** Undo the drain of a worker */
         post: operations["undrainWorker"];
         delete?: never;
         options?: never;
@@ -1959,7 +1959,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Servers on this database */
+        /** List server instances */
         get: operations["listInstances"];
         put?: never;
         post?: never;
@@ -1979,8 +1979,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Forget what ended long ago
-         * @description Tasks and executions that ended so long ago, in all namespaces, with their history; what is open is never touched. A dry run only counts them.
+         * Delete old tasks and executions
+         * @description Deletes tasks and executions that ended before the cutoff, in all namespaces, with their history. Open ones are never touched. A dry run only counts.
          */
         post: operations["cleanUp"];
         delete?: never;
@@ -1997,8 +1997,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What was done from outside, newest first
-         * @description Every act of a person or a program: who, on what, when, why, as it was before and after, and the request that asked for it. What is written stays. Submits, leases and reports are no acts.
+         * List the audit log
+         * @description Every act of a person or a program: actor, object, time, note, state before and after, and request id. Entries are never changed. Submits, leases and reports are not acts. Newest first.
          */
         get: operations["listActs"];
         put?: never;
@@ -2016,7 +2016,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All of it, one line of JSON each */
+        /** Export the audit log as JSON lines */
         get: operations["exportActs"];
         put?: never;
         post?: never;
@@ -2033,7 +2033,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All of it, for a spreadsheet */
+        /** Export the audit log as CSV */
         get: operations["exportActsAsCsv"];
         put?: never;
         post?: never;
@@ -2051,8 +2051,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who asks, and what they may
-         * @description `everywhere`: the key is good for all namespaces. `open`: there are no keys, and everybody on this machine is an admin.
+         * Get the caller and its permissions
+         * @description `everywhere`: the key is for all namespaces. `open`: the server has no keys, and every local caller is an admin.
          */
         get: operations["getMe"];
         put?: never;
@@ -2070,12 +2070,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The keys, without their secrets */
+        /** List keys, without secrets */
         get: operations["listKeys"];
         put?: never;
         /**
-         * Make a key
-         * @description Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one namespace makes keys for that one only. Active keys of a namespace have names of their own, and none is named like a key for `*`. A key of a worker or a submitter can be limited to queues and kinds; it then leases, submits and reads by id nothing else.
+         * Create a key
+         * @description With the first key, every request needs a key; so the first must be an admin key for `*`. An admin of one namespace creates keys for that namespace only. Names of active keys are unique within a namespace and among keys for `*`. A worker or submitter key can be limited to queues and kinds; it then may lease, submit and read nothing else.
          */
         post: operations["createKey"];
         delete?: never;
@@ -2094,8 +2094,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a new key in place of one
-         * @description The new one has the same name, role and limits. The old one stays good until the overlap has passed; both are listed.
+         * Rotate a key
+         * @description The new key has the same name, role and limits. The old one stays valid during the overlap; both are listed.
          */
         post: operations["rotateKey"];
         delete?: never;
@@ -2626,13 +2626,13 @@ export interface components {
     schemas: {
         Account: {
             name: string;
-            /** @description What it holds, reserved credits included. */
+            /** @description Balance, reserved credits included. */
             credits: number;
-            /** @description For its open tasks. */
+            /** @description Credits reserved for open tasks. */
             reserved: number;
-            /** @description What nobody has reserved; below nothing where credits were taken away. */
+            /** @description Credits not reserved; negative if credits were withdrawn. */
             available: number;
-            /** @description So far. */
+            /** @description Credits spent so far. */
             spent: number;
             costs: {
                 [key: string]: number;
@@ -2642,29 +2642,29 @@ export interface components {
                 retries_per_month: number | null;
                 retry_cost_per_month: number | null;
             };
-            /** @description Another account, in whose budget its retries are booked as well. */
+            /** @description Parent account, whose retry budget is charged as well. */
             organisation: string | null;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
-        /** @description Give `credits` or `add`, or neither. */
+        /** @description Give at most one of `credits` and `add`. */
         AccountChange: {
             /**
              * Format: int64
-             * @description What it holds from now on, reserved credits included.
+             * @description New balance, reserved credits included.
              */
             credits?: number | null;
             /**
              * Format: int64
-             * @description Added to what it holds, or taken from it.
+             * @description Credits to add to the balance; negative to subtract.
              */
             add?: number | null;
-            /** @description What a task costs, by its kind; 1 where nothing is said. */
+            /** @description Cost of a task by its kind; default: 1. */
             costs?: {
                 [key: string]: number;
             } | null;
             budget?: components["schemas"]["RetryBudget"] | null;
-            /** @description Another account, in whose budget its retries are booked as well; null for none. */
+            /** @description Parent account, whose retry budget is charged as well; null for none. */
             organisation?: components["schemas"]["Name"] | null;
         };
         /** @description Open tasks have reserved `reserved_credits` of the account. Cancel them, or wait until they have ended. */
@@ -2681,37 +2681,37 @@ export interface components {
             error: "ACCOUNT_IN_USE";
             reserved_credits: number;
         };
-        /** @description Who acts, and why. */
-        Act: {
-            note?: components["schemas"]["Note"] | null;
-            /** @description The key's name where nothing is said. */
-            requested_by?: components["schemas"]["Name"] | null;
-        };
         ActLine: {
             id: components["schemas"]["Id"];
             at: components["schemas"]["Instant"];
-            /** @description Nothing where it concerns all of them. */
+            /** @description Null if it concerns all namespaces. */
             namespace: string | null;
             /** @enum {string} */
             act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.take_up" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "key.rotate" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "secret.put" | "secret.delete" | "secret.reencrypt" | "worker.drain" | "worker.undrain";
-            /** @description The id or the name of what it was done to. */
+            /** @description Id or name of the object. */
             subject: string;
-            /** @description Who it was, as they say; else their key. */
+            /** @description Actor: the name in the request, else the name of the key. */
             actor: string | null;
-            /** @description The name of the API key they came with, or its id where it has no name. */
+            /** @description Name of the API key, or its id if it has no name. */
             key: string | null;
-            /** @description The id of that key. Names may be given again, ids never are. */
+            /** @description Id of the API key. Names may be reused, ids never are. */
             key_id: string | null;
             note: string | null;
-            /** @description The request that asked for it. */
+            /** @description Id of the request. */
             request_id: string | null;
             before: unknown;
             after: unknown;
         };
+        /** @description Actor and note of an act. */
+        Actor: {
+            note?: components["schemas"]["Note"] | null;
+            /** @description Name of the actor; default: the name of the key. */
+            requested_by?: components["schemas"]["Name"] | null;
+        };
         /** @description Give either `by` or `to`. */
         Advance: {
             by?: components["schemas"]["Duration"] | null;
-            /** @description An instant, or `next`: whatever is due first. */
+            /** @description An instant, or `next` for the next due time. */
             to?: string | null;
         };
         Alert: {
@@ -2728,28 +2728,28 @@ export interface components {
             paused: boolean;
             note: string | null;
             firing_since: components["schemas"]["Instant"] | null;
-            /** @description How many were within the window when it was last written down. */
+            /** @description Number of events within the window at the last update. */
             count: number;
-            /** @description How often it has fired since it counts so. */
+            /** @description Number of times it has fired since its definition last changed. */
             fired: number;
             last: components["schemas"]["AlertChange"] | null;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
-        /** @description An alert that is there by `name`, or one as it might be. */
+        /** @description An existing alert by `name`, or a draft. */
         AlertBacktest: {
             name?: components["schemas"]["Name"] | null;
             alert?: components["schemas"]["NewAlert"] | null;
-            /** @description How far back; 7 days where nothing is said, and at most. */
+            /** @description How far to look back; default and maximum: 7 days. */
             within?: components["schemas"]["Duration"] | null;
         };
         AlertBacktestAnswer: {
             from: components["schemas"]["Instant"];
             to: components["schemas"]["Instant"];
-            /** @description How often it would have fired. */
+            /** @description Number of times it would have fired. */
             fired: number;
             changes: components["schemas"]["AlertChange"][];
-            /** @description Events of all sorts that were looked at. */
+            /** @description Number of events scanned. */
             events: number;
             complete: boolean;
         };
@@ -2757,11 +2757,12 @@ export interface components {
             /** @enum {string} */
             type: "alert.fired" | "alert.resolved";
             at: components["schemas"]["Instant"];
-            /** @description How many there were then. */
+            /** @description Number of events when it fired. */
             count: number;
-            /** @description With what was counted beside them. */
+            /** @description Number of events that the share is measured against. */
             of: number;
         };
+        /** @description An error with details. */
         AssumedFailure: {
             class?: components["schemas"]["Class"] | null;
             type?: string | null;
@@ -2771,19 +2772,19 @@ export interface components {
             message?: string;
             stack?: string | null;
             retry_after?: components["schemas"]["RetryAfter"] | null;
-            /** @description What the run returned beside the error, for expressions to look at. */
+            /** @description Result returned with the error, for expressions. */
             result?: components["schemas"]["Json"];
-            /** @description How long the attempt runs before it fails. */
+            /** @description Duration of the attempt before it fails. */
             after?: components["schemas"]["Duration"];
         };
         Attempt: {
-            /** @description Which attempt of its cycle it was, from 1. */
+            /** @description Attempt number within the cycle, from 1. */
             number: number;
             run: number;
             cycle: number;
-            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            /** @description Origin of the retry: a policy or a person. Null for a first attempt. */
             retry_kind: ("automatic" | "manual") | null;
-            /** @description Which version of the payload it worked on, from 1. */
+            /** @description Version of the payload it ran with, from 1. */
             payload_version: number;
             worker: string | null;
             started_at: components["schemas"]["Instant"] | null;
@@ -2793,7 +2794,7 @@ export interface components {
             outcome: "succeeded" | "failed" | "lost" | "throttled" | "snoozed" | "released" | "canceled";
             error: components["schemas"]["Failure"] | null;
             decision: components["schemas"]["Decision"] | null;
-            /** @description What whoever a hook called had counted when it ended. */
+            /** @description Progress counters of a hook at the end of the run. */
             counted: {
                 expected_count: number | null;
                 success: number;
@@ -2803,21 +2804,21 @@ export interface components {
         };
         BacktestArm: {
             recovered: number;
-            /** @description Over without success, or left to a person. */
+            /** @description Ended without success, or parked for a person. */
             given_up: number;
             open: number;
             retries: number;
-            /** @description Retries that failed; one that was told to wait did not try. */
+            /** @description Failed retries; rate-limited ones do not count. */
             wasted: number;
-            /** @description What the retries cost, where they cost something. */
+            /** @description Cost of the retries, if any. */
             cost: number;
-            /** @description Half of those that recovered did within this, from their first failure. */
+            /** @description Median time to recovery, from the first failure. */
             recovery_p50_ms: number | null;
             recovery_p95_ms: number | null;
-            /** @description Retries that were due within one minute, at most. */
+            /** @description Maximum number of retries due within one minute. */
             peak_per_minute: number;
         };
-        /** @description The body is not JSON, or the address cannot be read. Correct the request. */
+        /** @description The body is not JSON, or the URL is malformed. Correct the request. */
         BadRequest: {
             /** @constant */
             type: "bad-request";
@@ -3055,24 +3056,24 @@ export interface components {
         BoundPolicy: {
             kind: string;
             dialect: components["schemas"]["Dialect"];
-            /** @description `false` means that nothing is retried. */
+            /** @description `false` means no retry. */
             policy: components["schemas"]["Policy"] | false;
             words: string[];
         };
         /** @description Give either `filter` or `ids`. */
         Bulk: {
             action: components["schemas"]["BulkAction"];
-            /** @description As in lists, such as `state:dead kind:payments.*`. */
+            /** @description Filter in the language of `?q=`, such as `state:dead kind:payments.*`. */
             filter?: string | null;
             ids?: components["schemas"]["Id"][] | null;
-            /** @description Changes nothing. */
+            /** @description Change nothing, only report. */
             dry_run?: boolean;
-            /** @description Smears retries, or new due times, evenly over this span. */
+            /** @description Spreads retries, or new due times, evenly over this duration. */
             spread?: components["schemas"]["Duration"] | null;
             waves?: components["schemas"]["WavesOf"] | null;
-            /** @description Retries go on counting where the last cycle stopped. */
+            /** @description Keep the retry counters instead of starting a new cycle. */
             keep_counters?: boolean;
-            /** @description Where `reschedule` moves due times to: this, or `delay`. */
+            /** @description New due time of `reschedule`; alternatively `delay`. */
             at?: components["schemas"]["Instant"] | null;
             delay?: components["schemas"]["Duration"] | null;
             note?: components["schemas"]["Note"] | null;
@@ -3096,7 +3097,7 @@ export interface components {
         CatchUp: "none" | "last" | "all";
         /** @enum {string} */
         Class: "final" | "retryable" | "rate_limited";
-        /** @description What a bad end means: what the command says itself in JSON goes before all of it, then the first pattern that fits, then its exit code. */
+        /** @description Classification of a failed command: JSON on its output first, then the first matching pattern, then the exit code. */
         Classify: {
             exit_codes?: {
                 [key: string]: components["schemas"]["Class"] | {
@@ -3106,7 +3107,7 @@ export interface components {
                 };
             };
             stderr?: {
-                /** @description A regular expression over what it says on standard error. */
+                /** @description A regular expression for standard error. */
                 pattern: string;
                 class: components["schemas"]["Class"];
                 retry_after?: components["schemas"]["Duration"] | null;
@@ -3114,12 +3115,12 @@ export interface components {
             }[];
         };
         Cleanup: {
-            /** @description A day or more. */
+            /** @description Minimum age: at least one day. */
             older_than: components["schemas"]["Duration"];
             dry_run?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
-        /** @description Somebody else changed the same thing at the same moment. Look again, then decide again. */
+        /** @description Another request changed the same object at the same time. Read it again, then decide again. */
         Conflict: {
             /** @constant */
             type: "conflict";
@@ -3132,14 +3133,14 @@ export interface components {
             /** @constant */
             error: "CONCURRENT_MODIFICATION";
         };
-        /** @description What is 0 is left out. */
+        /** @description Counters; zeros are left out. */
         Counters: {
             attempt?: number;
             lost?: number;
             throttled?: number;
             snoozed?: number;
         };
-        /** @description A verdict with everything that led to it. */
+        /** @description A decision with everything that led to it. */
         Decision: {
             /** @enum {string} */
             verdict: "succeed" | "retry" | "throttle" | "snooze" | "release" | "park" | "refuse" | "exhaust";
@@ -3149,13 +3150,13 @@ export interface components {
             class?: components["schemas"]["Class"];
             /** @enum {string} */
             trigger?: "error" | "timeout" | "start_failed" | "explicit" | "lease_expired" | "stuck" | "canceled" | "upstream";
-            /** @description What of the policy matched. */
+            /** @description The matching part of the policy. */
             matched?: string;
             policy?: number;
             max_retries?: number;
-            /** @description How often the rule that matched may be applied, where that was used up. */
+            /** @description Limit of the matching rule, if it was exhausted. */
             rule_max?: number;
-            /** @description How the delay came about, part by part. */
+            /** @description Steps of the delay computation. */
             delay?: {
                 strategy: string;
                 n: number;
@@ -3173,7 +3174,7 @@ export interface components {
             held_by?: string;
             notes?: string[];
         };
-        /** @description Another open task holds the dedupe key that this one would need to be open again. */
+        /** @description Another open task holds the dedupe key that this task needs to be reopened. */
         DedupeKeyTaken: {
             /** @constant */
             type: "dedupe-key-taken";
@@ -3194,7 +3195,7 @@ export interface components {
             /** @enum {string} */
             state: "waiting" | "pending" | "claimed" | "running" | "retry_pending" | "paused" | "succeeded" | "failed" | "dead" | "canceled" | "skipped";
             attempt: number;
-            /** @description How often the call was made. */
+            /** @description Number of attempts. */
             tries: number;
             next_retry_at: components["schemas"]["Instant"] | null;
             last_error: string | null;
@@ -3210,22 +3211,22 @@ export interface components {
                 /** @enum {string} */
                 state: "closed" | "open" | "half_open" | "recovering";
                 since: components["schemas"]["Instant"] | null;
-                /** @description How often it opened without closing in between. */
+                /** @description Number of times it opened without closing in between. */
                 trips: number;
                 by_hand: boolean;
             };
             gate_until: components["schemas"]["Instant"] | null;
-            /** @description What keeps all that need it from starting. */
+            /** @description Why tasks of this dependency are held. */
             blocked: string | null;
             held_until: components["schemas"]["Instant"] | null;
             running: number;
-            /** @description How many may run at once, as it is found out. */
+            /** @description Current concurrency limit. */
             max_running: number | null;
-            /** @description Of what ended within the window. */
+            /** @description Successful runs within the window. */
             succeeded: number;
-            /** @description Of what ended within the window. */
+            /** @description Failed runs within the window. */
             failed: number;
-            /** @description How long a run took, on the whole. */
+            /** @description Average duration of a run. */
             latency_ms: number | null;
             maintenance: {
                 from: components["schemas"]["Instant"];
@@ -3241,45 +3242,45 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
-        /** @description Holds everybody while most of what is tried fails. */
+        /** @description Circuit breaker: holds all tasks while most runs fail. */
         DependencyBreaker: {
-            /** @description It opens at so many failures within the window, at once where so many fail in a row: 10 where nothing is said. */
+            /** @description Failures within the window that open the breaker; as many in a row open it immediately; default: 10. */
             failures?: number | null;
-            /** @description If they are this part of all that ended: 0.5 where nothing is said. */
+            /** @description Minimum share of failures among all runs that ended; default: 0.5. */
             ratio?: number | null;
             window?: components["schemas"]["Duration"] | null;
             open?: components["schemas"]["Duration"] | null;
             max_open?: components["schemas"]["Duration"] | null;
-            /** @description How many are let through to see: 1 where nothing is said. */
+            /** @description Number of canaries; default: 1. */
             canaries?: number | null;
-            /** @description How many follow first: 5 where nothing is said. Each wave is twice the one before. */
+            /** @description Size of the first wave, doubled for each further one; default: 5. */
             first_wave?: number | null;
             wave?: components["schemas"]["Duration"] | null;
         };
-        /** @description Spreads retries out when they are too many beside first attempts. */
+        /** @description Retry budget: delays retries when there are too many compared with first attempts. */
         DependencyBudget: {
-            /** @description Retries at most so many percent of first attempts: 20. */
+            /** @description Maximum retries as a percentage of first attempts; default: 20. */
             percent?: number | null;
-            /** @description And so many a second in any case: 1. */
+            /** @description Retries per second that are always allowed; default: 1. */
             floor?: number | null;
         };
-        /** @description Closes at times that are known beforehand. */
+        /** @description Calendar: closes at known times. */
         DependencyCalendar: {
-            /** @description Times at which nothing starts. */
+            /** @description Times at which no task starts. */
             windows?: components["schemas"]["RetryWindow"][] | null;
             holidays?: string[] | null;
-            /** @description Of the holidays; UTC where nothing is said. */
+            /** @description Time zone of the holidays; default: UTC. */
             time_zone?: string | null;
         };
-        /** @description How many run at once: fewer on errors and slow answers, and back. */
+        /** @description Adaptive concurrency limit: lowered on errors and slow responses. */
         DependencyConcurrency: {
-            /** @description 1 where nothing is said. */
+            /** @description Default: 1. */
             min?: number | null;
-            /** @description 100 where nothing is said. */
+            /** @description Default: 100. */
             max?: number | null;
             target?: components["schemas"]["Duration"] | null;
         };
-        /** @description One Retry-After holds everybody. */
+        /** @description One Retry-After holds all tasks. */
         DependencyGate: {
             max?: components["schemas"]["Duration"] | null;
             spread?: components["schemas"]["Duration"] | null;
@@ -3296,12 +3297,12 @@ export interface components {
             note?: components["schemas"]["Note"] | null;
         };
         /**
-         * @description Whose spelling of a policy it is. It is never guessed.
+         * @description Dialect of a policy. It is never guessed.
          * @enum {string}
          */
         Dialect: "native" | "workflow" | "task" | "job" | "run" | "step";
         Difference: {
-            /** @description As in `card.number`. */
+            /** @description Path of the field, such as `card.number`. */
             path: string;
             before: unknown;
             after: unknown;
@@ -3310,7 +3311,7 @@ export interface components {
             note?: components["schemas"]["Note"] | null;
         };
         /**
-         * @description Seconds as a number, or a span in words, or ISO 8601.
+         * @description Seconds as a number, a duration such as `90s`, or ISO 8601.
          * @example 90s
          * @example 5
          * @example 1h30m
@@ -3335,7 +3336,7 @@ export interface components {
         };
         /** @enum {string} */
         EmittedType: "action_started" | "action_completed" | "action_error" | "action_failed";
-        /** @description Only its message, or all that is known. */
+        /** @description A message, or an object with details. */
         Error: string | components["schemas"]["ErrorFields"];
         /** @enum {string} */
         ErrorAction: "open" | "ignore" | "resolve" | "classify" | "note";
@@ -3344,13 +3345,14 @@ export interface components {
         ErrorCode: string | number;
         ErrorDeed: {
             action: components["schemas"]["ErrorAction"];
-            /** @description How long it is ignored; for good where nothing is said. */
+            /** @description Duration of `ignore`; default: forever. */
             for?: components["schemas"]["Duration"] | null;
-            /** @description What such errors are from now on. */
+            /** @description Class of such errors from now on. */
             class?: components["schemas"]["ErrorClass"] | null;
             note?: components["schemas"]["Note"] | null;
             requested_by?: components["schemas"]["Name"] | null;
         };
+        /** @description An error with details. */
         ErrorFields: {
             class?: components["schemas"]["Class"] | null;
             type?: string | null;
@@ -3360,7 +3362,7 @@ export interface components {
             message?: string;
             stack?: string | null;
             retry_after?: components["schemas"]["RetryAfter"] | null;
-            /** @description What the run returned beside the error, for expressions to look at. */
+            /** @description Result returned with the error, for expressions. */
             result?: components["schemas"]["Json"];
         };
         ErrorGroup: {
@@ -3368,26 +3370,26 @@ export interface components {
             state: components["schemas"]["ErrorState"];
             state_since: components["schemas"]["Instant"] | null;
             ignored_until: components["schemas"]["Instant"] | null;
-            /** @description What a person said that such errors are. */
+            /** @description Class assigned by a person. */
             reclassified: ("final" | "retryable" | "rate_limited") | null;
             note: string | null;
             by: string | null;
             kind: string;
-            /** @description The message without what varies. */
+            /** @description The message without its variable parts. */
             title: string;
             trigger: ("error" | "timeout" | "start_failed" | "explicit" | "lease_expired" | "stuck" | "canceled" | "upstream") | null;
             type: string | null;
             code: string | null;
             status: number | null;
-            /** @description What the last of them was taken for. */
+            /** @description Class of the last error. */
             class: ("final" | "retryable" | "rate_limited") | null;
-            /** @description Attempts that ended so. */
+            /** @description Attempts that failed with this error. */
             count: number;
-            /** @description Tasks that came back from it. */
+            /** @description Tasks that recovered from it. */
             recovered: number;
-            /** @description Open tasks that ended so the last time they ran. */
+            /** @description Open tasks whose last run failed with this error. */
             open: number;
-            /** @description Retries of the last day that succeeded after it. */
+            /** @description Retries of the last day after this error that succeeded. */
             helped: components["schemas"]["Rate"];
             first_seen: components["schemas"]["Instant"];
             last_seen: components["schemas"]["Instant"];
@@ -3399,9 +3401,9 @@ export interface components {
                 message: string;
                 stack: string | null;
             };
-            /** @description How its tasks are found. */
+            /** @description Filter that finds its tasks. */
             filter: string;
-            /** @description How many there were in each hour of the last day, oldest first. */
+            /** @description Errors per hour of the last day, oldest first. */
             series: number[];
         };
         ErrorGroupDetail: {
@@ -3409,26 +3411,26 @@ export interface components {
             state: components["schemas"]["ErrorState"];
             state_since: components["schemas"]["Instant"] | null;
             ignored_until: components["schemas"]["Instant"] | null;
-            /** @description What a person said that such errors are. */
+            /** @description Class assigned by a person. */
             reclassified: ("final" | "retryable" | "rate_limited") | null;
             note: string | null;
             by: string | null;
             kind: string;
-            /** @description The message without what varies. */
+            /** @description The message without its variable parts. */
             title: string;
             trigger: ("error" | "timeout" | "start_failed" | "explicit" | "lease_expired" | "stuck" | "canceled" | "upstream") | null;
             type: string | null;
             code: string | null;
             status: number | null;
-            /** @description What the last of them was taken for. */
+            /** @description Class of the last error. */
             class: ("final" | "retryable" | "rate_limited") | null;
-            /** @description Attempts that ended so. */
+            /** @description Attempts that failed with this error. */
             count: number;
-            /** @description Tasks that came back from it. */
+            /** @description Tasks that recovered from it. */
             recovered: number;
-            /** @description Open tasks that ended so the last time they ran. */
+            /** @description Open tasks whose last run failed with this error. */
             open: number;
-            /** @description Retries of the last day that succeeded after it. */
+            /** @description Retries of the last day after this error that succeeded. */
             helped: components["schemas"]["Rate"];
             first_seen: components["schemas"]["Instant"];
             last_seen: components["schemas"]["Instant"];
@@ -3440,16 +3442,16 @@ export interface components {
                 message: string;
                 stack: string | null;
             };
-            /** @description How its tasks are found. */
+            /** @description Filter that finds its tasks. */
             filter: string;
-            /** @description How many there were in each hour of the last day, oldest first. */
+            /** @description Errors per hour of the last day, oldest first. */
             series: number[];
             since: components["schemas"]["Instant"];
             until: components["schemas"]["Instant"];
             total: components["schemas"]["RetrySums"];
             by_attempt: {
                 value: string | null;
-                /** @description That succeeded, failed, were lost or were told to wait. */
+                /** @description Attempts that succeeded, failed, were lost or were rate-limited. */
                 attempts: number;
                 succeeded: number;
                 failed: number;
@@ -3458,34 +3460,34 @@ export interface components {
                 snoozed: number;
                 released: number;
                 canceled: number;
-                /** @description Of those that succeeded, failed or were lost. */
+                /** @description Share among those that succeeded, failed or were lost. */
                 success: components["schemas"]["Rate"];
-                /** @description First runs of tasks that ended badly. */
+                /** @description First attempts that failed. */
                 first_failures: number;
                 /** @description Retries that succeeded: the useful ones. */
                 recovered: number;
                 retries: number;
                 /** @description Retries that failed or were lost. */
                 wasted: number;
-                /** @description Of the retries, how many were useful. */
+                /** @description Share of useful retries. */
                 useful: components["schemas"]["Rate"];
-                /** @description Bad ends after which a retry was scheduled. */
+                /** @description Failures after which a retry was scheduled. */
                 retried: number;
                 /** @description Tasks that ran out of retries or of time. */
                 gave_up: number;
-                /** @description Tasks that were not to be retried. */
+                /** @description Tasks with a final error. */
                 refused: number;
-                /** @description Tasks that were left to a person. */
+                /** @description Tasks parked for a person. */
                 parked: number;
-                /** @description How long retries had to wait. */
+                /** @description Average delay of retries. */
                 mean_delay_ms: number | null;
-                /** @description How long attempts ran, all together. */
+                /** @description Total duration of attempts. */
                 run_ms: number;
                 wasted_ms: number;
-                /** @description What the tasks of retries cost, once per retry. */
+                /** @description Total cost of retried tasks, once per retry. */
                 cost: number;
                 wasted_cost: number;
-                /** @description From the first bad end of a task to its success. */
+                /** @description Time from the first failure of a task to its success. */
                 time_to_recover: {
                     n: number;
                     mean_ms: number | null;
@@ -3526,10 +3528,10 @@ export interface components {
         Excluded: {
             /** @enum {string} */
             reason: "wrong_state" | "no_credits" | "deadline_passed" | "not_found" | "key_taken" | "conflict" | "damaged" | "started" | "changed" | "definitive";
-            /** @description In which they were, where that is the reason. */
+            /** @description State of the tasks, if that is the reason. */
             state: ("waiting" | "pending" | "claimed" | "running" | "retry_pending" | "paused" | "succeeded" | "failed" | "dead" | "canceled" | "skipped") | null;
             count: number;
-            /** @description The first of them, five at most. */
+            /** @description Examples, at most five. */
             sample: components["schemas"]["Id"][];
         };
         Execution: {
@@ -3537,11 +3539,11 @@ export interface components {
             name: string | null;
             state: components["schemas"]["ExecutionState"];
             /**
-             * @description The same in the words of a workflow engine.
+             * @description The state in the terms of a workflow engine.
              * @enum {string}
              */
             status: "WAITING" | "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED";
-            /** @description Everything in it that is open waits for a retry. */
+            /** @description Whether all its open tasks wait for a retry. */
             retrying: boolean;
             workflow: string | null;
             version: number | null;
@@ -3549,23 +3551,23 @@ export interface components {
                 [key: string]: string;
             };
             external_id: string | null;
-            /** @description The task that stands for it. */
+            /** @description Its parent task. */
             task_id: components["schemas"]["Id"] | null;
-            /** @description The run of that task that it is. */
+            /** @description The run of the parent task. */
             run: number | null;
-            /** @description The execution that this one is another try of, by hand or by its policy. */
+            /** @description The execution that this one retries, manually or by its policy. */
             retry_of: components["schemas"]["Id"] | null;
-            /** @description The first of those that were tried again one after the other. */
+            /** @description The first execution of the chain of retries. */
             root_id: components["schemas"]["Id"] | null;
-            /** @description Which retry of that it is; 0 where it is none. */
+            /** @description Number of the retry; 0 if it is none. */
             retry_number: number;
             /**
-             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try by hand. A retry by a policy keeps what the first one says.
+             * @description Trigger: the API, a parent task, a schedule (by time, manually or by an event), or a manual retry. A retry by policy keeps the trigger of the first execution.
              * @enum {string}
              */
             trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
             schedule: string | null;
-            /** @description The instant of the schedule. */
+            /** @description The scheduled time. */
             scheduled_at: components["schemas"]["Instant"] | null;
             total: number;
             open: number;
@@ -3579,9 +3581,9 @@ export interface components {
             duration_ms: number | null;
             updated_at: components["schemas"]["Instant"];
             input: unknown;
-            /** @description What it came to, where its workflow says so. */
+            /** @description Output, if its workflow defines one. */
             output: unknown;
-            /** @description The first failure that nobody dealt with, of one that failed. */
+            /** @description The first unhandled failure, if the execution failed. */
             error: {
                 task_id: components["schemas"]["Id"];
                 key: string | null;
@@ -3628,11 +3630,11 @@ export interface components {
             name: string | null;
             state: components["schemas"]["ExecutionState"];
             /**
-             * @description The same in the words of a workflow engine.
+             * @description The state in the terms of a workflow engine.
              * @enum {string}
              */
             status: "WAITING" | "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED";
-            /** @description Everything in it that is open waits for a retry. */
+            /** @description Whether all its open tasks wait for a retry. */
             retrying: boolean;
             workflow: string | null;
             version: number | null;
@@ -3640,23 +3642,23 @@ export interface components {
                 [key: string]: string;
             };
             external_id: string | null;
-            /** @description The task that stands for it. */
+            /** @description Its parent task. */
             task_id: components["schemas"]["Id"] | null;
-            /** @description The run of that task that it is. */
+            /** @description The run of the parent task. */
             run: number | null;
-            /** @description The execution that this one is another try of, by hand or by its policy. */
+            /** @description The execution that this one retries, manually or by its policy. */
             retry_of: components["schemas"]["Id"] | null;
-            /** @description The first of those that were tried again one after the other. */
+            /** @description The first execution of the chain of retries. */
             root_id: components["schemas"]["Id"] | null;
-            /** @description Which retry of that it is; 0 where it is none. */
+            /** @description Number of the retry; 0 if it is none. */
             retry_number: number;
             /**
-             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try by hand. A retry by a policy keeps what the first one says.
+             * @description Trigger: the API, a parent task, a schedule (by time, manually or by an event), or a manual retry. A retry by policy keeps the trigger of the first execution.
              * @enum {string}
              */
             trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
             schedule: string | null;
-            /** @description The instant of the schedule. */
+            /** @description The scheduled time. */
             scheduled_at: components["schemas"]["Instant"] | null;
             total: number;
             open: number;
@@ -3673,7 +3675,7 @@ export interface components {
         ExecutionRetry: {
             note?: components["schemas"]["Note"] | null;
             requested_by?: components["schemas"]["Name"] | null;
-            /** @description `failed` where nothing is said. */
+            /** @description Default: `failed`. */
             from?: components["schemas"]["RetryFrom"] | null;
         };
         /** @enum {string} */
@@ -3697,7 +3699,7 @@ export interface components {
         } | {
             /** @constant */
             type: "hook";
-            /** @description Starts a run, and is told where to say how it ended. Of several calls, one that fails fails the run. An answer with a call in `cancel` is called when that run is canceled or repeated. */
+            /** @description Starts a run and passes the callback URL. If one of several calls fails, the run fails. A call in `cancel` of the response is made when the run is canceled or repeated. */
             start?: (components["schemas"]["Call"] | components["schemas"]["Call"][]) | null;
             handle?: "task" | null;
         } | {
@@ -3723,11 +3725,11 @@ export interface components {
             stack?: string;
             retry_after_ms?: number;
             retry_after_at?: components["schemas"]["Instant"];
-            /** @description What was given and could not be read. */
+            /** @description The value that could not be parsed. */
             retry_after_ignored?: string;
             result?: unknown;
         };
-        /** @description The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
+        /** @description The role of the key does not allow this, the key is for another namespace, a server without keys was called by another name than localhost, or the request came from a web page of another site. */
         Forbidden: {
             /** @constant */
             type: "forbidden";
@@ -3747,7 +3749,7 @@ export interface components {
                 earliest: components["schemas"]["Instant"];
                 latest: components["schemas"]["Instant"];
             }[];
-            /** @description Nothing when more attempts follow than were asked for. */
+            /** @description Null if more attempts follow than were requested. */
             gives_up_at: components["schemas"]["Instant"] | null;
             then: {
                 state: components["schemas"]["State"];
@@ -3757,11 +3759,12 @@ export interface components {
         Headers: {
             [key: string]: string | components["schemas"]["SecretReference"];
         };
+        /** @description A heartbeat request. */
         HeartbeatRequest: {
             leases: string[];
-            /** @description The leases then end this long from now: 60 s where nothing is said, an hour at most. */
+            /** @description New duration of the leases, from now: at most an hour; default: 60 s. */
             extend?: components["schemas"]["Duration"] | null;
-            /** @description Shown with the tasks as it is. */
+            /** @description Progress, shown with the tasks. */
             progress?: components["schemas"]["Json"];
         };
         Heartbeats: {
@@ -3785,7 +3788,7 @@ export interface components {
          * @example 01a1df6f-0287-7000-8004-c3db98790bca
          */
         Id: string;
-        /** @description The idempotency key was used before, for another request. Use a new key. */
+        /** @description The idempotency key was used before for another request. Use a new key. */
         IdempotencyMismatch: {
             /** @constant */
             type: "idempotency-mismatch";
@@ -3804,7 +3807,7 @@ export interface components {
          * @example 2026-11-15T13:39:18.932Z
          */
         Instant: string;
-        /** @description The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        /** @description The account of the task has too few credits: it needs `required_credits`, and `available_credits` are not reserved. Nothing was created or retried. */
         InsufficientCredits: {
             /** @constant */
             type: "insufficient-credits";
@@ -3819,7 +3822,7 @@ export interface components {
             required_credits: number;
             available_credits: number;
         };
-        /** @description The server made a mistake. Its log says more; `instance` finds the line. */
+        /** @description An internal server error. The server log has the details under `instance`. */
         Internal: {
             /** @constant */
             type: "internal";
@@ -3887,7 +3890,7 @@ export interface components {
             lease?: string | null;
             result?: components["schemas"]["Json"];
         };
-        /** @description Whatever JSON can say. */
+        /** @description Any JSON value. */
         Json: unknown;
         Key: {
             id: string;
@@ -3897,20 +3900,20 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             expires_at: components["schemas"]["Instant"] | null;
             revoked_at: components["schemas"]["Instant"] | null;
-            /** @description The queues it is limited to, exact or with a `*` at the end; none means all. */
+            /** @description Queues it is limited to, exact or with a `*` at the end; empty means all. */
             queues: string[];
-            /** @description The same of kinds. */
+            /** @description The kinds it is limited to, in the same way. */
             kinds: string[];
-            /** @description The networks it may be used from; none means all. */
+            /** @description Networks it may be used from; empty means all. */
             allowed_addresses: string[];
-            /** @description The key that it was made in place of. */
+            /** @description The key that this one replaces. */
             replaces: string | null;
-            /** @description The key that was made in its place. */
+            /** @description The key that replaced this one. */
             replaced_by: string | null;
-            /** @description Whether it ends within 14 days. */
+            /** @description Whether it expires within 14 days. */
             expires_soon: boolean;
         };
-        /** @description The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`. */
+        /** @description The same request created this key before, and its secret is no longer available. The key is unchanged; `id` is its id. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`. */
         KeyExists: {
             /** @constant */
             type: "key-exists";
@@ -3928,30 +3931,30 @@ export interface components {
         KeyRequest: {
             role: components["schemas"]["Role"];
             /**
-             * @description `*` for all of them. Where nothing is said: that of the key that asks, if it is bound to one; else `*` for an admin,
-             *     `default` for the others.
+             * @description Namespace, or `*` for all. Default: the namespace of the caller's key; with a key for `*`, `*` for an admin and
+             *     `default` for other roles.
              */
             namespace?: components["schemas"]["Name"] | null;
             name?: components["schemas"]["Name"] | null;
             expires_in?: components["schemas"]["Duration"] | null;
-            /** @description Only these queues, for the key of a worker or a submitter: exact names, or the beginning of names followed by `*`. */
+            /** @description Limits the key of a worker or a submitter to these queues: exact names, or prefixes followed by `*`. */
             queues?: components["schemas"]["Name"][];
-            /** @description Only these kinds, in the same way. */
+            /** @description Limits the key to these kinds, in the same way. */
             kinds?: components["schemas"]["Name"][];
-            /** @description Only from these networks: addresses, or networks such as `10.0.0.0/8`. */
+            /** @description Limits the key to these addresses, or networks such as `10.0.0.0/8`. */
             allowed_addresses?: components["schemas"]["Name"][];
         };
         KeyRotation: {
-            /** @description How long the old key stays good: 24 hours where nothing is said, 90 days at most; `0s` ends it at once. */
+            /** @description How long the old key stays valid: at most 90 days, `0s` ends it immediately; default: 24 hours. */
             overlap?: components["schemas"]["Duration"] | null;
-            /** @description How long the new key is valid; as long as the old one was where nothing is said. */
+            /** @description Lifetime of the new key; default: the lifetime of the old one. */
             expires_in?: components["schemas"]["Duration"] | null;
         };
         /** @description At most 32, each with at most 256 bytes in name and value. */
         Labels: {
             [key: string]: string;
         };
-        /** @description The lease has run out, or the run was reported before with another outcome. Stop working on it; whoever has it now goes on. */
+        /** @description The lease has expired, or the run was reported before with another outcome. Stop working on it; another worker may have it. */
         LeaseLost: {
             /** @constant */
             type: "lease-lost";
@@ -3964,26 +3967,27 @@ export interface components {
             /** @constant */
             error: "LEASE_LOST";
         };
+        /** @description A lease request. */
         LeaseRequest: {
-            /** @description Who asks; for people. */
+            /** @description Name of the worker. */
             worker: components["schemas"]["Name"];
-            /** @description `["default"]` where nothing is said. */
+            /** @description Queues; default: `["default"]`. */
             queues?: components["schemas"]["Name"][];
-            /** @description None means any. */
+            /** @description Kinds; default: any. */
             kinds?: components["schemas"]["Name"][];
             /**
              * Format: int32
-             * @description 10 where nothing is said.
+             * @description Maximum number of tasks; default: 10.
              */
             limit?: number;
-            /** @description How long the lease is good without a heartbeat: 60 s where nothing is said, an hour at most. */
+            /** @description Duration of the lease without a heartbeat: at most an hour; default: 60 s. */
             lease?: components["schemas"]["Duration"] | null;
-            /** @description How long to wait when there is nothing: 60 s at most. */
+            /** @description How long to wait for tasks: at most 60 s. */
             wait?: components["schemas"]["Duration"] | null;
         };
         Leases: {
             leases: {
-                /** @description Opaque: whoever has it may speak for this run. */
+                /** @description Opaque token of the lease; it authorizes reports about this run. */
                 lease: string;
                 expires_at: components["schemas"]["Instant"] | null;
                 task: {
@@ -4003,7 +4007,7 @@ export interface components {
                     traceparent: string | null;
                 };
             }[];
-            /** @description Given to a worker that is drained. */
+            /** @description Whether the worker is drained. */
             draining?: boolean;
         };
         LogEvent: {
@@ -4019,16 +4023,16 @@ export interface components {
         };
         Loop: {
             name: string;
-            /** @description How often it looks in any case; nothing where somebody has to ask. */
+            /** @description Poll period; null for a loop that runs on request only. */
             period_ms: number | null;
-            /** @description When it last looked, on the instance that answers. */
+            /** @description Last run on the responding instance. */
             looked_at: components["schemas"]["Instant"] | null;
-            /** @description What it has moved on that instance; for admins of all namespaces only. */
+            /** @description Tasks moved on that instance; for admins of all namespaces only. */
             moved_total: number | null;
-            /** @description How often it could not, there; for them only. */
+            /** @description Failures on that instance; for admins of all namespaces only. */
             failed_total: number | null;
             paused: boolean;
-            /** @description Nothing when somebody has to resume it. */
+            /** @description Null if it lasts until resumed. */
             resumes_at: components["schemas"]["Instant"] | null;
             note: string | null;
             by: string | null;
@@ -4036,7 +4040,7 @@ export interface components {
         /** @enum {string} */
         LoopName: "retries" | "starts" | "reap" | "timeout" | "expire" | "flow" | "prune" | "schedule" | "subscriptions" | "alerts" | "dispatch" | "hooks" | "repair" | "operations" | "promote";
         Maintenance: {
-            /** @description Now, where it is not said. */
+            /** @description Start; default: now. */
             from?: components["schemas"]["Instant"] | null;
             to: components["schemas"]["Instant"];
             note?: components["schemas"]["Note"] | null;
@@ -4054,7 +4058,7 @@ export interface components {
         Matchers: (string | number) | (string | number)[];
         /** @description Any object of 64 KiB at most. */
         Metadata: Record<string, never>;
-        /** @description The route exists, but not for this method. The header `allow` lists what it takes. */
+        /** @description The route exists, but not for this method. The header `allow` lists the methods. */
         MethodNotAllowed: {
             /** @constant */
             type: "method-not-allowed";
@@ -4067,7 +4071,7 @@ export interface components {
             /** @constant */
             error: "METHOD_NOT_ALLOWED";
         };
-        /** @description A span from now, or an instant. */
+        /** @description A duration from now, or an instant. */
         Moment: components["schemas"]["Duration"] | components["schemas"]["Instant"];
         /** @description Give either `delay` or `at`. */
         Move: {
@@ -4077,7 +4081,7 @@ export interface components {
             at?: components["schemas"]["Instant"] | null;
         };
         Name: string;
-        /** @description There is one of that name already. Choose another name, or put yours in its place with `PUT`. */
+        /** @description The name is in use. Choose another name, or replace the existing object with `PUT`. */
         NameTaken: {
             /** @constant */
             type: "name-taken";
@@ -4090,48 +4094,50 @@ export interface components {
             /** @constant */
             error: "NAME_TAKEN";
         };
-        /** @description By its key alone, or with its condition. */
+        /** @description A key, or an object with a condition. */
         Need: string | components["schemas"]["NeedFields"];
+        /** @description A need with its condition. */
         NeedFields: {
             /** @description The key of another task in this request. */
             task: string;
-            /** @description `success` where nothing is said. */
+            /** @description Condition; default: `success`. */
             when?: components["schemas"]["When"] | null;
-            /** @description `skip` where nothing is said. */
+            /** @description Action if the condition is not met; default: `skip`. */
             on_unmet?: components["schemas"]["OnUnmet"] | null;
         };
-        /** @description Too many events of some types, of tasks for which a filter holds, within a while. */
+        /** @description An alert: too many events of some types, of tasks that match a filter, within a time window. */
         NewAlert: {
-            /** @description What there may be too many of: types of events, with `*` at the end for all that begin so. */
+            /** @description Event types to count; a `*` at the end matches a prefix. */
             types: string[];
-            /** @description Only events of tasks for which this holds, in the words of `?q=`. */
+            /** @description Only events of tasks that match this filter (language of `?q=`). */
             filter?: string | null;
             /**
              * Format: int64
-             * @description So many of them are too many.
+             * @description Threshold: number of events that fires the alert.
              */
             threshold: number;
-            /** @description Within this: between 10 s and 7 days. */
+            /** @description Time window: between 10 s and 7 days. */
             window: components["schemas"]["Duration"];
             /**
              * Format: double
-             * @description And only where they are at least this share of themselves and of what `of` names.
+             * @description Minimum share of the counted events among themselves and the events of `of`.
              */
             share?: number | null;
-            /** @description What the share is of, beside `types`. */
+            /** @description Event types that the share is measured against, besides `types`. */
             of?: string[] | null;
-            /** @description Subscriptions that are told, by id; where none is named, all that want `alert.fired` and `alert.resolved`. */
+            /** @description Subscriptions to notify, by id; default: all that want `alert.fired` and `alert.resolved`. */
             tell?: components["schemas"]["Name"][];
             paused?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
+        /** @description Fields of the execution of submitted tasks. */
         NewExecution: {
             name?: components["schemas"]["Name"] | null;
             labels?: components["schemas"]["Labels"];
             external_id?: components["schemas"]["Name"] | null;
-            /** @description The first failure that no other task waits for ends all the rest. */
+            /** @description The first failure that no other task handles cancels all other tasks. */
             fail_fast?: boolean;
-            /** @description Tasks that can lead nowhere any more are canceled. */
+            /** @description Cancel tasks whose result can no longer be used. */
             dead_end_cancel?: boolean;
         };
         /** @description A job. Its node is the caller's name for it. */
@@ -4163,141 +4169,142 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             expires_at: components["schemas"]["Instant"] | null;
             revoked_at: components["schemas"]["Instant"] | null;
-            /** @description The queues it is limited to, exact or with a `*` at the end; none means all. */
+            /** @description Queues it is limited to, exact or with a `*` at the end; empty means all. */
             queues: string[];
-            /** @description The same of kinds. */
+            /** @description The kinds it is limited to, in the same way. */
             kinds: string[];
-            /** @description The networks it may be used from; none means all. */
+            /** @description Networks it may be used from; empty means all. */
             allowed_addresses: string[];
-            /** @description The key that it was made in place of. */
+            /** @description The key that this one replaces. */
             replaces: string | null;
-            /** @description The key that was made in its place. */
+            /** @description The key that replaced this one. */
             replaced_by: string | null;
-            /** @description Whether it ends within 14 days. */
+            /** @description Whether it expires within 14 days. */
             expires_soon: boolean;
-            /** @description Shown this once; under the same idempotency key it is not shown again. */
+            /** @description Shown once; a repeated request does not show it again. */
             key?: string;
         };
-        /** @description Which tasks a rule is about, and what all of them that run may come to: one of `max_running` and `capacity`. */
+        /** @description A rule: the tasks it matches, and the limit for those that run. Give one of `max_running` and `capacity`. */
         NewRule: {
             match?: components["schemas"]["RuleMatch"] | null;
-            /** @description Labels: one limit for each combination of their values. A task that lacks one of them is not limited. */
+            /** @description Labels: each combination of their values has its own limit. A task without one of them is not limited. */
             per?: components["schemas"]["Name"][];
             /**
              * Format: int32
-             * @description How many may run at once.
+             * @description Maximum number of running tasks.
              */
             max_running?: number | null;
             /**
              * Format: int32
-             * @description How much those that run may still have to do, all together: what each expects and has not counted yet, or 1 where it does
-             *     not say.
+             * @description Maximum total weight of the running tasks: `expected` minus the progress of each, or 1 without `expected`.
              */
             capacity?: number | null;
-            /** @description Of the values of `per`, the one of which the fewest run goes first, within a priority. */
+            /** @description Fair share: within a priority, the value of `per` with the fewest running tasks goes first. */
             fair?: boolean;
         };
-        /** @description One execution of a workflow. */
+        /** @description A new execution of a workflow. */
         NewRun: {
-            /** @description Its path in the catalog. */
+            /** @description Path of the workflow in the catalog. */
             workflow: components["schemas"]["Name"];
             /**
              * Format: int32
-             * @description The newest where nothing is said.
+             * @description Version of the workflow; default: the newest.
              */
             version?: number | null;
-            /** @description Over the workflow's defaults. */
+            /** @description Input, merged over the defaults of the workflow. */
             input?: components["schemas"]["Json"];
             name?: components["schemas"]["Name"] | null;
             labels?: components["schemas"]["Labels"];
             external_id?: components["schemas"]["Name"] | null;
-            /** @description Of the execution as a whole, in place of the workflow's own. */
+            /** @description Retry policy of the execution as a whole, in place of the workflow's. */
             retry?: components["schemas"]["RetryPolicy"];
-            /** @description Of `retry`. */
+            /** @description Dialect of `retry`. */
             dialect?: components["schemas"]["Dialect"] | null;
         };
-        /** @description When, and what is started then: a workflow or a task. */
+        /** @description A schedule: when to start a workflow or a task. */
         NewSchedule: {
-            /** @description Needed where the address does not say it. */
+            /** @description Name; required if the path does not contain it. */
             name?: components["schemas"]["Name"] | null;
-            /** @description Minute, hour, day, month and weekday; seconds may stand before them. Give this, `every` or `event`. */
+            /**
+             * @description Cron expression: minute, hour, day, month and weekday, optionally preceded by seconds. Give this, `every` or
+             *     `event`.
+             */
             cron?: string | null;
-            /** @description The span from one instant to the next, counted from `start_at`, or from when it was made. */
+            /** @description Interval between runs, counted from `start_at` or from the creation. */
             every?: components["schemas"]["Duration"] | null;
-            /** @description In place of instants: the type of an event that somebody tells (`POST /events`); it may end in `*`. */
+            /** @description Event type that triggers the schedule (`POST /events`), in place of times; it may end in `*`. */
             event?: string | null;
-            /** @description A name such as `Europe/Berlin`; UTC where nothing is said. */
+            /** @description Time zone such as `Europe/Berlin`; default: UTC. */
             time_zone?: string | null;
-            /** @description Nothing is started before this. */
+            /** @description No runs before this time. */
             start_at?: components["schemas"]["Instant"] | null;
-            /** @description Nothing is started after this. */
+            /** @description No runs after this time. */
             end_at?: components["schemas"]["Instant"] | null;
-            /** @description The path of a workflow. Give either this or `task`. */
+            /** @description Path of a workflow. Give either this or `task`. */
             workflow?: components["schemas"]["Name"] | null;
             /**
              * Format: int32
-             * @description Of the workflow; the newest at each instant where nothing is said.
+             * @description Version of the workflow; default: the newest at each run.
              */
             version?: number | null;
             /**
-             * @description For the workflow. Its texts may speak of `scheduled_at`, `schedule`, `trigger` and, by an event, `event`; there its data are
-             *     the input where nothing is said.
+             * @description Input of the workflow. Templates may use `scheduled_at`, `schedule`, `trigger` and, for events, `event`; default
+             *     for events: the data of the event.
              */
             input?: components["schemas"]["Json"];
-            /** @description Of the executions. */
+            /** @description Labels of the executions. */
             labels?: components["schemas"]["Labels"];
-            /** @description A single task, whose texts may speak of the same. */
+            /** @description A single task; its templates may use the same variables. */
             task?: components["schemas"]["NewTask"] | null;
-            /** @description What becomes of instants that passed while no server could fire them; `last` where nothing is said. */
+            /** @description Handling of runs missed while no server was up; default: `last`. */
             catch_up?: components["schemas"]["CatchUp"] | null;
             /**
              * Format: int32
-             * @description How many of them at most, for `all`; 100 where nothing is said.
+             * @description Maximum number of missed runs to catch up with `all`; default: 100.
              */
             catch_up_limit?: number | null;
-            /** @description `skip` leaves out an instant while what the one before it started is still open; `allow` where nothing is said. */
+            /** @description `skip` skips a run while the previous one is still open; default: `allow`. */
             overlap?: components["schemas"]["Overlap"] | null;
             paused?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
-        /** @description A value for a name. */
+        /** @description The value of a named secret. */
         NewSecret: {
-            /** @description 16 KiB at most. */
+            /** @description The secret value; at most 16 KiB. */
             value: string;
         };
-        /** @description Who is told, and of what. */
+        /** @description A webhook subscription: URL and event types. */
         NewSubscription: {
-            /** @description A name of your own; one is made up where nothing is said. */
+            /** @description Id; default: generated. */
             id?: components["schemas"]["Name"] | null;
-            /** @description Where deliveries go, by POST. */
+            /** @description URL that deliveries are posted to. */
             url: string;
             /**
-             * @description Types of events, with `*` at the end for all that begin so; all of them where nothing is said. Beside the types of `/events`
-             *     there are `alert.fired` and `alert.resolved`, and what a retry goes through by the names `RetryScheduled`, `RetryStarted`,
-             *     `RetrySucceeded` and `RetryFailed`.
+             * @description Event types; a `*` at the end matches a prefix; default: all. Besides the types of `/events` there are
+             *     `alert.fired`, `alert.resolved`, `RetryScheduled`, `RetryStarted`, `RetrySucceeded` and `RetryFailed`.
              */
             types?: string[];
-            /** @description Only events of tasks for which this holds, in the words of `?q=`. */
+            /** @description Only events of tasks that match this filter (language of `?q=`). */
             filter?: string | null;
             /** @description `webhook` for type, timestamp and data; `cloudevents` for CloudEvents 1.0, structured. */
             format?: components["schemas"]["DeliveryFormat"] | null;
             /**
-             * @description `whsec_` and 24 to 64 bytes in base64; one is made where nothing is said, and shown once. In place of another, both sign for
-             *     a day. A named secret signs with what is put under its name.
+             * @description Signing secret: `whsec_` and 24 to 64 bytes in base64; default: generated and shown once. After a change both
+             *     secrets sign for a day. A named secret may be given instead.
              */
             secret?: components["schemas"]["SigningSecret"] | null;
-            /** @description Sent with every delivery; a value may be a named secret. Those that are there stay where nothing is said. */
+            /** @description Headers of every delivery; a value may be a named secret; default: unchanged. */
             headers?: components["schemas"]["Headers"] | null;
-            /** @description A policy in place of ours, which tries ten times over three days. */
+            /** @description Retry policy of deliveries; default: ten attempts over three days. */
             retry?: components["schemas"]["RetryPolicy"];
-            /** @description Nothing is delivered while it is paused; then it goes on where it stopped. */
+            /** @description Pauses deliveries; they continue from the same position after resuming. */
             paused?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
         NewSubscriptionSecret: {
             id: string;
             /**
-             * @description `disabled` after an answer of 410; `full` while so many deliveries wait that no more are made.
+             * @description `disabled` after a 410 response; `full` while too many deliveries are waiting.
              * @enum {string}
              */
             state: "active" | "full" | "paused" | "disabled";
@@ -4309,77 +4316,83 @@ export interface components {
             headers: {
                 [key: string]: unknown;
             };
-            /** @description As it was given; nothing where ours is used. */
+            /** @description As given in the request; null for the default. */
             retry: unknown;
             paused: boolean;
             note: string | null;
             disabled_at: components["schemas"]["Instant"] | null;
             disabled_reason: string | null;
-            /** @description Deliveries that were made so far. */
+            /** @description Deliveries created so far. */
             deliveries: number;
-            /** @description How many secrets sign now: two for a day after a rotation. */
+            /** @description Number of active signing secrets: two for a day after a rotation. */
             secrets: number;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
-            /** @description Shown where one was made. */
+            /** @description Only if it was generated. */
             secret?: components["schemas"]["SigningSecret"];
         };
-        /** @description One task. Only its kind is needed. */
+        /** @description A new task. Only `kind` is required. */
         NewTask: {
             kind: components["schemas"]["Name"];
-            /** @description The caller's own name for it in this request, by which others need it. */
+            /** @description Key of the task within the request, for `needs` of other tasks. */
             key?: components["schemas"]["Name"] | null;
             name?: components["schemas"]["Name"] | null;
             queue?: components["schemas"]["Name"] | null;
-            /** @description Higher ones are leased first: a number, or `high` (100), `normal` (0) or `low` (-100). */
+            /** @description Priority, higher first: a number, or `high` (100), `normal` (0) or `low` (-100). */
             priority?: components["schemas"]["Priority"] | null;
-            /** @description For whoever runs it: 256 KiB at most. */
+            /** @description Payload for the worker: at most 256 KiB. */
             payload?: components["schemas"]["Json"];
             executor?: components["schemas"]["Executor"] | null;
             needs?: components["schemas"]["Need"][];
             retry?: components["schemas"]["RetryPolicy"];
-            /** @description Of `retry`. */
+            /** @description Dialect of `retry`. */
             dialect?: components["schemas"]["Dialect"] | null;
-            /** @description Of one run, from its last sign of life. */
+            /** @description Timeout of a run since its last heartbeat. */
             timeout?: components["schemas"]["Duration"] | null;
-            /** @description Of one run, whatever it says. */
+            /** @description Total time limit of a run. */
             attempt_deadline?: components["schemas"]["Duration"] | null;
-            /** @description Of the whole task. */
+            /** @description Deadline of the whole task. */
             deadline?: components["schemas"]["Moment"] | null;
-            /** @description How long it waits before its first run. Give either this or `at`. */
+            /** @description Delay of the first run. Give either this or `at`. */
             delay?: components["schemas"]["Duration"] | null;
-            /** @description When its first run is due. */
+            /** @description Due time of the first run. */
             at?: components["schemas"]["Instant"] | null;
-            /** @description Another name of `at`. */
+            /** @description Alias of `at`. */
             run_at?: components["schemas"]["Instant"] | null;
-            /** @description The system it calls, by the name of a dependency: its runs are held while that one is out, in maintenance or over its budget. */
+            /**
+             * @description Name of the dependency that the task calls: its runs are held while the dependency is down, in maintenance or
+             *     over its retry budget.
+             */
             dependency?: string | null;
-            /** @description Who pays for it, by the name of an account. */
+            /** @description Name of the account that pays for the task. */
             account?: string | null;
             /**
              * Format: int32
-             * @description What it costs; else what its account says of its kind, or 1.
+             * @description Cost of the task; default: the cost that the account sets for its kind, else 1.
              */
             cost?: number | null;
             labels?: components["schemas"]["Labels"];
-            /** @description Unique among the open tasks of a namespace: a second submit answers the first one's id. */
+            /** @description Unique among the open tasks of a namespace: a second submit returns the id of the first. */
             dedupe_key?: components["schemas"]["Name"] | null;
-            /** @description Kept, and found by filters. */
+            /** @description Your own id, stored and usable in filters. */
             external_id?: components["schemas"]["Name"] | null;
-            /** @description Who is called when it has succeeded or failed for good, when it is retried, and when it is canceled while it runs. */
+            /**
+             * @description Calls made when the task has succeeded or failed for good, when it is retried, and when it is canceled while
+             *     running.
+             */
             hooks?: components["schemas"]["Hooks"] | null;
-            /** @description Dead ends behind it cancel nothing before it. */
+            /** @description Stops dead-end cancellation: a dead end after this task cancels nothing before it. */
             dead_end_barrier?: boolean;
             /**
              * Format: int32
-             * @description How much it has to do: what it weighs under a rule of capacity.
+             * @description Expected number of items: the weight of the task under a capacity rule.
              */
             expected?: number | null;
         };
-        /** @description Many tasks at once: all of them are taken or none. */
+        /** @description A batch of tasks: all are accepted or none. */
         NewTasks: {
             tasks: components["schemas"]["NewTask"][];
-            /** @description Makes one execution of them, as needs between them do. */
+            /** @description Groups the tasks into one execution, as `needs` between them do. */
             execution?: components["schemas"]["NewExecution"] | null;
         };
         /** @description There is no such task, key, loop or route in this namespace. */
@@ -4394,45 +4407,45 @@ export interface components {
             instance: string;
             /** @constant */
             error: "NOT_FOUND";
-            /** @description The loops there are. */
+            /** @description Names of the loops. */
             loops?: string;
         };
         Note: string;
-        /** @description Where an act takes nothing but what its actor has to say. */
+        /** @description Body of an act that takes only a note. */
         Noted: {
             note?: components["schemas"]["Note"] | null;
         };
-        /** @description An object without fields. */
+        /** @description An empty object. */
         Nothing: Record<string, never>;
         /** @enum {string} */
         OnUnmet: "skip" | "fail";
         Operation: {
-            /** @description Nothing where it is only tried out. */
+            /** @description Null for a dry run. */
             id: components["schemas"]["Id"] | null;
             action: components["schemas"]["BulkAction"];
             /** @enum {string} */
             state: "running" | "done" | "aborted" | "stopped" | "undoing" | "undone" | "dry_run";
             filter: string | null;
-            /** @description Tasks it is about. */
+            /** @description Tasks selected. */
             matched: number;
-            /** @description Those that were not excluded, as far as they were looked at. */
+            /** @description Tasks not excluded, as far as checked. */
             eligible: number;
             excluded: components["schemas"]["Excluded"][];
-            /** @description Of a dry run: the first of those that are eligible. */
+            /** @description Dry run: examples of eligible tasks. */
             sample: components["schemas"]["Id"][];
-            /** @description Of a dry run: the credits that would be reserved. */
+            /** @description Dry run: credits that would be reserved. */
             cost: number | null;
-            /** @description Tasks that were changed, each once. */
+            /** @description Tasks changed. */
             done: number;
             left: number;
-            /** @description Tasks that were changed back. */
+            /** @description Tasks reverted. */
             undone: number;
-            /** @description What could not be taken back. */
+            /** @description Changes that could not be reverted. */
             kept: components["schemas"]["Excluded"][];
             spread_ms: number | null;
             waves: {
                 canary: number;
-                /** @description Of every later one; nothing where each is twice the one before. */
+                /** @description Size of every later wave; null if waves double. */
                 size: number | null;
                 pause_ms: number;
                 stop_if: {
@@ -4440,12 +4453,12 @@ export interface components {
                     same_fingerprint: boolean;
                 } | null;
             } | null;
-            /** @description The one under way. */
+            /** @description Current wave. */
             wave: {
                 /** @description The canary is number 0. */
                 number: number;
                 tasks: number;
-                /** @description When the last of it was dealt with. */
+                /** @description When its last task was processed. */
                 sent_at: components["schemas"]["Instant"] | null;
             } | null;
             waves_done: {
@@ -4453,9 +4466,9 @@ export interface components {
                 tasks: number;
                 succeeded: number;
                 failed: number;
-                /** @description Of the failures, those that are alike and most. */
+                /** @description Failures of the most frequent error group. */
                 alike: number;
-                /** @description Of those. */
+                /** @description Fingerprint of that group. */
                 fingerprint: string | null;
             }[];
             requested_by: string | null;
@@ -4470,18 +4483,18 @@ export interface components {
         };
         /** @enum {string} */
         Outcome: "succeeded" | "failed" | "snoozed" | "released";
-        /** @description Something that happened elsewhere. The body of a delivery as Standard Webhooks has it is one, too. */
+        /** @description An external event. The body of a Standard Webhooks delivery is a valid one, too. */
         OutsideEvent: {
             type: string;
             id?: components["schemas"]["Name"] | null;
-            /** @description An object is the input of a workflow whose schedule gives none. */
+            /** @description Data of the event. An object becomes the input of a workflow whose schedule has none. */
             data?: components["schemas"]["Json"];
-            /** @description When it happened; when it was told where nothing is said. */
+            /** @description Time of the event; default: now. */
             timestamp?: components["schemas"]["Instant"] | null;
         };
         /** @enum {string} */
         Overlap: "allow" | "skip";
-        /** @description More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds. */
+        /** @description The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds. */
         Overloaded: {
             /** @constant */
             type: "overloaded";
@@ -4495,14 +4508,14 @@ export interface components {
             error: "OVERLOADED";
         };
         Pause: {
-            /** @description For ever where nothing is said. */
+            /** @description Length of the pause; default: until resumed. */
             duration?: components["schemas"]["Duration"] | null;
             note?: components["schemas"]["Note"] | null;
         };
         PauseTypes: {
-            /** @description None means all of them. */
+            /** @description Work types; default: all. */
             types?: components["schemas"]["WorkType"][];
-            /** @description For ever where nothing is said. */
+            /** @description Length of the pause; default: until resumed. */
             duration?: components["schemas"]["Duration"] | null;
             note?: components["schemas"]["Note"] | null;
         };
@@ -4512,11 +4525,11 @@ export interface components {
             in_use: boolean;
             edited_at: components["schemas"]["Instant"] | null;
             edited_by: string | null;
-            /** @description The last run that used it, where it was replaced. */
+            /** @description The last run that used it, if it was replaced. */
             last_run: number | null;
             diff: components["schemas"]["Difference"][];
         };
-        /** @description A policy in the one form that every spelling is read into; what holds its default is left out. It can be given back as it is. */
+        /** @description A policy in canonical form; defaults are left out. It is valid as input. */
         Policy: {
             max_retries: number;
             /** @enum {string} */
@@ -4559,29 +4572,29 @@ export interface components {
             reset_counters_on_retry?: boolean;
         };
         PolicyBacktest: {
-            /** @description `false` means that nothing is retried. */
+            /** @description `false` means no retry. */
             policy: components["schemas"]["Policy"] | false;
             words: string[];
             since: components["schemas"]["Instant"];
             until: components["schemas"]["Instant"];
-            /** @description Whether all that failed was played; if not, those that changed last were. */
+            /** @description Whether all failed tasks were simulated; if not, the most recently changed ones were. */
             complete: boolean;
-            /** @description Those that failed at least once. */
+            /** @description Tasks that failed at least once. */
             tasks: number;
-            /** @description Those that recovered only because somebody retried them. */
+            /** @description Tasks that recovered only after a manual retry. */
             by_hand: number;
-            /** @description Those that the candidate is not known to bring back, and that it would try at times of which the record says nothing: up to so many more may recover. */
+            /** @description Tasks that the candidate would retry at times without recorded data: up to this many more may recover. */
             unknown: number;
-            /** @description Those that recovered by themselves, and that the candidate would have given up before. */
+            /** @description Tasks that recovered by automatic retries, and that the candidate would have given up before. */
             lost: {
                 count: number;
-                /** @description Up to 20 of them. */
+                /** @description At most 20 of them. */
                 first: components["schemas"]["Id"][];
             };
-            /** @description Those that did not come back by themselves, and would have. */
+            /** @description Tasks that did not recover by automatic retries, and would have. */
             won: {
                 count: number;
-                /** @description Up to 20 of them. */
+                /** @description At most 20 of them. */
                 first: components["schemas"]["Id"][];
             };
             attempts: {
@@ -4596,13 +4609,13 @@ export interface components {
                 };
             }[];
             bucket_ms: number;
-            /** @description Retries of this time, by when they were due. */
+            /** @description Retries of this time, by due time. */
             load: {
                 at: components["schemas"]["Instant"];
                 recorded: number;
                 candidate: number;
             }[];
-            /** @description By the error that each began with, the most frequent first. */
+            /** @description By first error, most frequent first. */
             errors: {
                 fingerprint: string;
                 kind: string;
@@ -4621,13 +4634,13 @@ export interface components {
         PolicyBacktestRequest: {
             policy: components["schemas"]["RetryPolicy"];
             dialect?: components["schemas"]["Dialect"] | null;
-            /** @description Of which tasks; of all where nothing is said. */
+            /** @description Filter of the tasks; default: all. */
             filter?: string | null;
-            /** @description Of those that changed within this time; 7 days where nothing is said. */
+            /** @description Only tasks changed within this time; default: 7 days. */
             within?: components["schemas"]["Duration"] | null;
             /**
              * Format: int32
-             * @description How many tasks at most, of those that changed last; 1000 where nothing is said.
+             * @description Maximum number of tasks, most recently changed first; default: 1000.
              */
             limit?: number | null;
         };
@@ -4751,7 +4764,7 @@ export interface components {
         };
         /** @enum {string} */
         QueueStatus: "queued" | "leased" | "completed" | "dead" | "paused" | "cancelled" | "skipped";
-        /** @description The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected. */
+        /** @description The namespace has exceeded a quota. `quota` is its name, `limit` its value. Nothing was done, and other namespaces are not affected. */
         QuotaExceeded: {
             /** @constant */
             type: "quota-exceeded";
@@ -4767,11 +4780,11 @@ export interface components {
             limit: number;
         };
         Rate: {
-            /** @description Nothing where there was none. */
+            /** @description Null if there was none. */
             rate: number | null;
-            /** @description Of how many. */
+            /** @description Sample size. */
             n: number;
-            /** @description Where the true rate lies with 95 % confidence. */
+            /** @description 95 % confidence interval. */
             low: number | null;
             high: number | null;
         };
@@ -4780,35 +4793,36 @@ export interface components {
          * @enum {string}
          */
         Reason: "succeeded" | "retry" | "rate_limited" | "snoozed" | "released" | "lost_retry" | "no_policy" | "final" | "stop_when" | "ignored" | "not_listed" | "retry_when" | "rule" | "on_lost_fail" | "upstream_failed" | "upstream_unmet" | "condition" | "expression" | "reclassified" | "rounds" | "attempts" | "expired" | "lost" | "throttled_out" | "snoozed_out" | "parked" | "canceled" | "dead_end" | "execution_canceled" | "fail_fast" | "manual_retry";
-        /** @description What is to be delivered again: give one of both. */
+        /** @description Deliveries to repeat. Give one of the fields. */
         Redelivery: {
-            /** @description The id of an event, or the `webhook-id` that it was delivered under. It is delivered once more, under the same id. */
+            /** @description Id of an event, or the `webhook-id` of its delivery. It is delivered again under the same id. */
             event?: string | null;
-            /** @description Whatever was given up since this instant is tried again, a thousand deliveries at most. */
+            /** @description Repeats deliveries that failed for good since this instant, at most a thousand. */
             since?: components["schemas"]["Instant"] | null;
-            /** @description The same, as how long ago. */
+            /** @description The same as `since`, as a duration before now. */
             within?: components["schemas"]["Duration"] | null;
         };
         Repair: {
             /**
              * Format: int32
-             * @description How many failed tasks are looked at, the newest first: 100 where nothing is said.
+             * @description Maximum number of failed tasks to check, newest first; default: 100.
              */
             limit?: number | null;
-            /** @description Only tell what would be done. */
+            /** @description Change nothing, only report what would be done. */
             dry_run?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
-        /** @description How one run ended. */
+        /** @description Report of one run. */
         Report: {
             lease: string;
             outcome: components["schemas"]["Outcome"];
-            /** @description What a run that succeeded has made: 256 KiB at most. */
+            /** @description Result of a successful run: at most 256 KiB. */
             result?: components["schemas"]["Json"];
             error?: components["schemas"]["Error"] | null;
-            /** @description How long a run is snoozed. */
+            /** @description Delay of a snoozed run. */
             delay?: components["schemas"]["Duration"] | null;
         };
+        /** @description A batch of reports. */
         ReportRequest: {
             reports: components["schemas"]["Report"][];
         };
@@ -4826,21 +4840,21 @@ export interface components {
             })[];
         };
         ResumeTypes: {
-            /** @description None means all of them. */
+            /** @description Work types; default: all. */
             types?: components["schemas"]["WorkType"][];
             note?: components["schemas"]["Note"] | null;
         };
         Retry: {
             note?: components["schemas"]["Note"] | null;
             requested_by?: components["schemas"]["Name"] | null;
-            /** @description Goes on counting where the last cycle stopped. */
+            /** @description Keep the retry counters instead of starting a new cycle. */
             keep_counters?: boolean;
-            /** @description What the payload should say otherwise, as a JSON merge patch (RFC 7396): `null` takes a field away. The old payload is kept. */
+            /** @description Changes to the payload as a JSON merge patch (RFC 7396): `null` removes a field. The old payload is kept. */
             payload_patch?: components["schemas"]["Json"];
         };
-        /** @description As the header of that name: seconds or a date; or a span in words. In a worker's report, what cannot be read is ignored, with a note in the verdict. */
+        /** @description As the header: seconds or a date; or a duration such as `90s`. An unreadable value in a worker's report is ignored, with a note in the decision. */
         RetryAfter: number | string;
-        /** @description How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited. */
+        /** @description Retry budget: automatic retries per day and month, by their due time. Fields left out are not limited. */
         RetryBudget: {
             /** Format: int32 */
             retries_per_day?: number | null;
@@ -4848,7 +4862,7 @@ export interface components {
             retries_per_month?: number | null;
             /**
              * Format: int64
-             * @description What the retried tasks may cost together.
+             * @description Maximum total cost of the retried tasks.
              */
             retry_cost_per_month?: number | null;
         };
@@ -4890,13 +4904,13 @@ export interface components {
             given_up: number;
             cost: number;
         };
-        /** @description When and how often a task is tried again. */
+        /** @description When and how often a task is retried. */
         RetryPolicy: components["schemas"]["RetryPolicyFields"] | string | number | boolean | null;
-        /** @description Fields may be written in snake, camel and kebab case. Spans may carry their unit in the name, as in `initial_delay_ms` or `max_delay_secs`. Two fields that disagree are refused. */
+        /** @description Field names may be in snake, camel and kebab case. Durations may carry their unit in the name, as in `initial_delay_ms` or `max_delay_secs`. Two fields that disagree are refused. */
         RetryPolicyFields: {
             /** @description Retries beyond the first run. */
             max_retries?: number | null;
-            /** @description Runs in all; in the dialect `workflow`, retries. */
+            /** @description Total number of attempts; in the dialect `workflow`, retries. */
             max_attempts?: number | null;
             strategy?: ("exponential" | "fixed" | "linear" | "immediate" | "schedule" | "fixed_delay" | "linear_backoff" | "exponential_backoff" | "backoff" | "custom") | null;
             initial_delay?: components["schemas"]["Duration"] | null;
@@ -4912,7 +4926,7 @@ export interface components {
             on_expression_error?: ("closed" | "open") | null;
             /** @description The first that matches decides. */
             rules?: components["schemas"]["RetryRule"][] | null;
-            /** @description Times in which nothing is retried. */
+            /** @description Times without retries. */
             windows?: components["schemas"]["RetryWindow"][] | null;
             max_elapsed?: components["schemas"]["Duration"] | null;
             expires_at?: components["schemas"]["Instant"] | null;
@@ -4932,12 +4946,12 @@ export interface components {
             preset?: components["schemas"]["Dialect"] | null;
             dialect?: components["schemas"]["Dialect"] | null;
             enabled?: boolean | null;
-            /** @description Only in the dialect `job`, where it says nothing. */
+            /** @description Only in the dialect `job`, where it has no effect. */
             job_type?: string | null;
         } & {
             [key: string]: unknown | unknown | unknown | unknown | unknown | unknown;
         };
-        /** @description All that is given must match. A strategy here takes the place of the policy's own. */
+        /** @description All given conditions must match. A strategy here replaces the policy's. */
         RetryRule: {
             match?: ({
                 on?: components["schemas"]["Matchers"] | null;
@@ -4952,7 +4966,7 @@ export interface components {
                 [key: string]: unknown;
             }) | null;
             then: ("retry" | "final" | "snooze" | "park") | null;
-            /** @description How often it is applied in one cycle. */
+            /** @description Maximum number of applications in one cycle. */
             max?: number | null;
             strategy?: ("exponential" | "fixed" | "linear" | "immediate" | "schedule" | "fixed_delay" | "linear_backoff" | "exponential_backoff" | "backoff" | "custom") | null;
             initial_delay?: components["schemas"]["Duration"] | null;
@@ -5017,12 +5031,12 @@ export interface components {
             by: components["schemas"]["StatsBy"];
             bucket_ms: number | null;
             total: components["schemas"]["RetrySums"];
-            /** @description Of all together; parts in which nothing happened are left out. */
+            /** @description Series of all items together; empty buckets are left out. */
             series: components["schemas"]["RetryPoint"][] | null;
             items: {
-                /** @description Nothing where it has none. */
+                /** @description Null if it has none. */
                 value: string | null;
-                /** @description That succeeded, failed, were lost or were told to wait. */
+                /** @description Attempts that succeeded, failed, were lost or were rate-limited. */
                 attempts: number;
                 succeeded: number;
                 failed: number;
@@ -5031,34 +5045,34 @@ export interface components {
                 snoozed: number;
                 released: number;
                 canceled: number;
-                /** @description Of those that succeeded, failed or were lost. */
+                /** @description Share among those that succeeded, failed or were lost. */
                 success: components["schemas"]["Rate"];
-                /** @description First runs of tasks that ended badly. */
+                /** @description First attempts that failed. */
                 first_failures: number;
                 /** @description Retries that succeeded: the useful ones. */
                 recovered: number;
                 retries: number;
                 /** @description Retries that failed or were lost. */
                 wasted: number;
-                /** @description Of the retries, how many were useful. */
+                /** @description Share of useful retries. */
                 useful: components["schemas"]["Rate"];
-                /** @description Bad ends after which a retry was scheduled. */
+                /** @description Failures after which a retry was scheduled. */
                 retried: number;
                 /** @description Tasks that ran out of retries or of time. */
                 gave_up: number;
-                /** @description Tasks that were not to be retried. */
+                /** @description Tasks with a final error. */
                 refused: number;
-                /** @description Tasks that were left to a person. */
+                /** @description Tasks parked for a person. */
                 parked: number;
-                /** @description How long retries had to wait. */
+                /** @description Average delay of retries. */
                 mean_delay_ms: number | null;
-                /** @description How long attempts ran, all together. */
+                /** @description Total duration of attempts. */
                 run_ms: number;
                 wasted_ms: number;
-                /** @description What the tasks of retries cost, once per retry. */
+                /** @description Total cost of retried tasks, once per retry. */
                 cost: number;
                 wasted_cost: number;
-                /** @description From the first bad end of a task to its success. */
+                /** @description Time from the first failure of a task to its success. */
                 time_to_recover: {
                     n: number;
                     mean_ms: number | null;
@@ -5083,7 +5097,7 @@ export interface components {
             success_rate: number | null;
         };
         RetrySums: {
-            /** @description That succeeded, failed, were lost or were told to wait. */
+            /** @description Attempts that succeeded, failed, were lost or were rate-limited. */
             attempts: number;
             succeeded: number;
             failed: number;
@@ -5092,34 +5106,34 @@ export interface components {
             snoozed: number;
             released: number;
             canceled: number;
-            /** @description Of those that succeeded, failed or were lost. */
+            /** @description Share among those that succeeded, failed or were lost. */
             success: components["schemas"]["Rate"];
-            /** @description First runs of tasks that ended badly. */
+            /** @description First attempts that failed. */
             first_failures: number;
             /** @description Retries that succeeded: the useful ones. */
             recovered: number;
             retries: number;
             /** @description Retries that failed or were lost. */
             wasted: number;
-            /** @description Of the retries, how many were useful. */
+            /** @description Share of useful retries. */
             useful: components["schemas"]["Rate"];
-            /** @description Bad ends after which a retry was scheduled. */
+            /** @description Failures after which a retry was scheduled. */
             retried: number;
             /** @description Tasks that ran out of retries or of time. */
             gave_up: number;
-            /** @description Tasks that were not to be retried. */
+            /** @description Tasks with a final error. */
             refused: number;
-            /** @description Tasks that were left to a person. */
+            /** @description Tasks parked for a person. */
             parked: number;
-            /** @description How long retries had to wait. */
+            /** @description Average delay of retries. */
             mean_delay_ms: number | null;
-            /** @description How long attempts ran, all together. */
+            /** @description Total duration of attempts. */
             run_ms: number;
             wasted_ms: number;
-            /** @description What the tasks of retries cost, once per retry. */
+            /** @description Total cost of retried tasks, once per retry. */
             cost: number;
             wasted_cost: number;
-            /** @description From the first bad end of a task to its success. */
+            /** @description Time from the first failure of a task to its success. */
             time_to_recover: {
                 n: number;
                 mean_ms: number | null;
@@ -5171,18 +5185,18 @@ export interface components {
             per: string[];
             max_running: number | null;
             capacity: number | null;
-            /** @description Who runs least goes first, among the values of `per`. */
+            /** @description Fair share: the value of `per` with the fewest running tasks goes first. */
             fair: boolean;
-            /** @description Where anything runs. */
+            /** @description Usage by value; only values with running tasks. */
             used: {
-                /** @description The values it is kept per, in their order. */
+                /** @description Values of the labels in `per`, in their order. */
                 per: (string | null)[];
                 running: number;
-                /** @description What those that run still have to do. */
+                /** @description Total weight of the running tasks. */
                 weight: number;
             }[];
         };
-        /** @description What is not said matches anything. */
+        /** @description Conditions of a rule; fields left out match everything. */
         RuleMatch: {
             queue?: components["schemas"]["Name"] | null;
             kind?: components["schemas"]["Name"] | null;
@@ -5191,13 +5205,13 @@ export interface components {
         Schedule: {
             name: string;
             /**
-             * @description `error` where nothing could be started at the last instant, `stopped` where none is to come. It follows its workflow: where that is paused it is `paused`, where that is inactive it is `stopped`.
+             * @description `error` if the last run could not be started, `stopped` if no run is to come. It follows its workflow: `paused` if that is paused, `stopped` if that is inactive.
              * @enum {string}
              */
             state: "initialized" | "active" | "paused" | "stopped" | "error";
             cron: string | null;
             every_ms: number | null;
-            /** @description The type of the events that let it fire, in place of instants. */
+            /** @description Event type that triggers it, in place of times. */
             event: string | null;
             time_zone: string;
             start_at: components["schemas"]["Instant"] | null;
@@ -5208,14 +5222,14 @@ export interface components {
             labels: {
                 [key: string]: string;
             };
-            /** @description As it was given. */
+            /** @description As given in the request. */
             task: Record<string, never> | null;
             catch_up: components["schemas"]["CatchUp"];
             catch_up_limit: number;
             overlap: components["schemas"]["Overlap"];
             paused: boolean;
             note: string | null;
-            /** @description The next instants, five at most. */
+            /** @description The next runs, at most five. */
             next: components["schemas"]["Instant"][];
             last_run: components["schemas"]["ScheduleRun"] | null;
             last_manual_run: components["schemas"]["ScheduleRun"] | null;
@@ -5225,26 +5239,26 @@ export interface components {
                 message: string;
             } | null;
             fired: number;
-            /** @description Instants that passed unseen and were not made up for. */
+            /** @description Missed runs that were not caught up. */
             missed: number;
-            /** @description Instants at which the run before was still open. */
+            /** @description Runs skipped because the previous one was still open. */
             skipped: number;
-            /** @description Instants at which nothing could be started. */
+            /** @description Runs that could not be started. */
             failed: number;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
         ScheduleRun: {
-            /** @description The instant; by hand, when it was asked for. */
+            /** @description The scheduled time; for a manual run, the time of the request. */
             scheduled_at: components["schemas"]["Instant"];
             started_at: components["schemas"]["Instant"];
             /** @enum {string} */
             trigger: "cron" | "manual" | "event";
             execution_id: components["schemas"]["Id"] | null;
-            /** @description A single task, or the one that stands for the execution. */
+            /** @description The task, or the parent task of the execution. */
             task_id: components["schemas"]["Id"] | null;
         };
-        /** @description A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        /** @description A list, a search or a count exceeded its time limit (5 s; `--limit search_timeout=…`) and was stopped. */
         SearchTimeout: {
             /** @constant */
             type: "search-timeout";
@@ -5262,16 +5276,16 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
             updated_by: string | null;
-            /** @description The key that it is encrypted with. */
+            /** @description Id of the encryption key. */
             key_id: string;
         };
-        /** @description A named secret: its value is put in its place when the call is made, behind the prefix. */
+        /** @description A named secret: its value, after the prefix, is inserted when the call is made. */
         SecretReference: {
             secret: string;
             prefix?: string;
         };
         SecretRotation: {
-            /** @description One is made where nothing is said. */
+            /** @description The new secret; default: generated. */
             secret?: components["schemas"]["SigningSecret"] | null;
         };
         SeedEvent: {
@@ -5308,49 +5322,49 @@ export interface components {
         };
         /** @enum {string} */
         SeedEventType: "execution_started" | "execution_completed" | "execution_failed" | "execution.cancelled" | "step_started" | "action_started" | "action_completed" | "action_error" | "step_retry" | "step_retry_exhausted" | "step_failed_terminal" | "step_completed";
-        /** @description How the run of a hook ended. */
+        /** @description Result or progress of a hook's run, or changes to a task. */
         Settle: {
-            /** @description Left out, only what was counted is told. */
+            /** @description Outcome of the run; leave out to report progress only. */
             status?: components["schemas"]["SettleStatus"] | null;
             /**
              * Format: int32
-             * @description As the start call named it.
+             * @description Attempt number from the start call.
              */
             attempt?: number | null;
             /**
              * Format: int32
-             * @description As the start call named it; better than `attempt`, since it never repeats.
+             * @description Run number from the start call; preferred over `attempt`, since it never repeats.
              */
             run?: number | null;
             result?: components["schemas"]["Json"];
             error?: components["schemas"]["Error"] | null;
             /**
              * Format: int32
-             * @description How many things there are to do, in place of what was said before.
+             * @description Total number of items to process; replaces the previous value.
              */
             expected_count?: number | null;
             /**
              * Format: int32
-             * @description Done since it was last told.
+             * @description Items succeeded since the last report.
              */
             success?: number | null;
             /**
              * Format: int32
-             * @description Gone wrong since it was last told.
+             * @description Items failed since the last report.
              */
             failures?: number | null;
-            /** @description Labels that get another value, or `null` for those that are taken away. The others stay. */
+            /** @description Labels to set, or to remove with `null`. Other labels stay. */
             labels?: {
                 [key: string]: string | null;
             };
             /**
              * Format: int32
-             * @description Higher ones are leased first.
+             * @description Priority: higher ones are leased first.
              */
             priority?: number | null;
-            /** @description How it is retried from its next failure on. */
+            /** @description Retry policy from the next failure on. */
             retry?: components["schemas"]["RetryPolicy"];
-            /** @description Of `retry`. */
+            /** @description Dialect of `retry`. */
             dialect?: components["schemas"]["Dialect"] | null;
         };
         /** @enum {string} */
@@ -5359,7 +5373,7 @@ export interface components {
             secret: string;
         };
         Simulation: {
-            /** @description Nothing when more attempts follow than were asked for. */
+            /** @description Null if more attempts follow than were requested. */
             gives_up_at: components["schemas"]["Instant"] | null;
             then: {
                 state: components["schemas"]["State"];
@@ -5374,7 +5388,7 @@ export interface components {
                 verdict?: ("succeed" | "retry" | "throttle" | "snooze" | "release" | "park" | "refuse" | "exhaust") | null;
                 text?: string;
             }[];
-            /** @description `false` means that nothing is retried. */
+            /** @description `false` means no retry. */
             policy: components["schemas"]["Policy"] | false;
             words: string[];
             now: components["schemas"]["Instant"];
@@ -5382,16 +5396,16 @@ export interface components {
         SimulationRequest: {
             policy: components["schemas"]["RetryPolicy"];
             dialect?: components["schemas"]["Dialect"] | null;
-            /** @description How the attempts fail, one after the other; the last one repeats. Errors without a class where nothing is said. */
+            /** @description Failures of the attempts in order; the last one repeats. Default: an error without a class. */
             failures?: components["schemas"]["AssumedFailure"][];
-            /** @description How every attempt fails. */
+            /** @description Failure of every attempt. */
             error?: components["schemas"]["Error"] | null;
             /**
              * Format: int64
-             * @description Makes the jitter repeatable.
+             * @description Seed of the jitter, for repeatable results.
              */
             seed?: number | null;
-            /** @description How many attempts at most; 50 where nothing is said. */
+            /** @description Maximum number of attempts; default: 50. */
             limit?: number | null;
         };
         Started: {
@@ -5399,7 +5413,7 @@ export interface components {
             workflow: string;
             version: number;
             state: components["schemas"]["ExecutionState"];
-            /** @description The task that stands for it, where it is tried again as a whole. */
+            /** @description The parent task, if the execution is retried as a whole. */
             task_id: components["schemas"]["Id"] | null;
         };
         /**
@@ -5414,10 +5428,10 @@ export interface components {
         StopIf: {
             /**
              * Format: double
-             * @description The part of a wave that may fail.
+             * @description Share of a wave that may fail.
              */
             failed_over: number;
-            /** @description Only those count that fail in the same way as most do. */
+            /** @description Count only failures of the most frequent error group. */
             same_fingerprint?: boolean;
         };
         StoppedBatch: {
@@ -5436,7 +5450,7 @@ export interface components {
                 key: string | null;
                 state: components["schemas"]["State"];
                 execution_id: components["schemas"]["Id"];
-                /** @description An open task with the same dedupe key was there already; this is its id. */
+                /** @description An open task with the same dedupe key exists; this is its id. */
                 duplicate: boolean;
             }[];
             execution_id?: components["schemas"]["Id"];
@@ -5444,7 +5458,7 @@ export interface components {
         Subscription: {
             id: string;
             /**
-             * @description `disabled` after an answer of 410; `full` while so many deliveries wait that no more are made.
+             * @description `disabled` after a 410 response; `full` while too many deliveries are waiting.
              * @enum {string}
              */
             state: "active" | "full" | "paused" | "disabled";
@@ -5456,15 +5470,15 @@ export interface components {
             headers: {
                 [key: string]: unknown;
             };
-            /** @description As it was given; nothing where ours is used. */
+            /** @description As given in the request; null for the default. */
             retry: unknown;
             paused: boolean;
             note: string | null;
             disabled_at: components["schemas"]["Instant"] | null;
             disabled_reason: string | null;
-            /** @description Deliveries that were made so far. */
+            /** @description Deliveries created so far. */
             deliveries: number;
-            /** @description How many secrets sign now: two for a day after a rotation. */
+            /** @description Number of active signing secrets: two for a day after a rotation. */
             secrets: number;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
@@ -5476,15 +5490,15 @@ export interface components {
             state: components["schemas"]["State"];
             priority: number;
             execution_id: components["schemas"]["Id"];
-            /** @description Retries that were counted in this cycle. */
+            /** @description Retries counted in this cycle. */
             attempt: number;
-            /** @description Which attempt it is at, from 1. */
+            /** @description Current attempt, from 1. */
             attempt_number: number;
             max_retries: number | null;
             cycle: number;
-            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            /** @description Origin of the retry: a policy or a person. Null for a first attempt. */
             retry_kind: ("automatic" | "manual") | null;
-            /** @description Runs in all cycles, whatever they counted for. */
+            /** @description Runs in all cycles, counted or not. */
             total_attempts: number;
             lost_count: number;
             throttle_count: number;
@@ -5492,7 +5506,7 @@ export interface components {
             start_at: components["schemas"]["Instant"] | null;
             next_retry_at: components["schemas"]["Instant"] | null;
             held_until: components["schemas"]["Instant"] | null;
-            /** @description What keeps it from running, beside its own due time. */
+            /** @description Why it is held, besides its due time. */
             blocked: string | null;
             reason: components["schemas"]["Reason"] | null;
             lease: {
@@ -5500,10 +5514,10 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
-            /** @description Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none. */
+            /** @description Whether its last error is retryable, by its class and the policy; true if there was none. */
             retryable: boolean;
             /**
-             * @description Errors that look the same to a person have the same.
+             * @description Similar errors have the same fingerprint.
              * @example 8c3a90f1d2b47e65
              */
             fingerprint: string | null;
@@ -5518,19 +5532,19 @@ export interface components {
                 [key: string]: string;
             };
             external_id: string | null;
-            /** @description What it judged when it succeeded, such as `passed`, `needs_review` or `failed`. */
+            /** @description Verdict in its result, such as `passed`, `needs_review` or `failed`. */
             verdict: string | null;
             payload: unknown;
-            /** @description Counts its edits, from 1. */
+            /** @description Version of the payload, from 1. */
             payload_version: number;
-            /** @description Who pays for it. */
+            /** @description Account that pays for it. */
             account: string | null;
             cost: number | null;
             result: unknown;
             progress: unknown;
-            /** @description How many things a hook's task has to do, as it was told. */
+            /** @description Total number of items of a hook's task, as reported. */
             expected_count: number | null;
-            /** @description How many of them are done, over all attempts. */
+            /** @description Items done, over all attempts. */
             success: number;
             failures: number;
             executor: {
@@ -5569,15 +5583,15 @@ export interface components {
             state: components["schemas"]["State"];
             priority: number;
             execution_id: components["schemas"]["Id"];
-            /** @description Retries that were counted in this cycle. */
+            /** @description Retries counted in this cycle. */
             attempt: number;
-            /** @description Which attempt it is at, from 1. */
+            /** @description Current attempt, from 1. */
             attempt_number: number;
             max_retries: number | null;
             cycle: number;
-            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            /** @description Origin of the retry: a policy or a person. Null for a first attempt. */
             retry_kind: ("automatic" | "manual") | null;
-            /** @description Runs in all cycles, whatever they counted for. */
+            /** @description Runs in all cycles, counted or not. */
             total_attempts: number;
             lost_count: number;
             throttle_count: number;
@@ -5585,7 +5599,7 @@ export interface components {
             start_at: components["schemas"]["Instant"] | null;
             next_retry_at: components["schemas"]["Instant"] | null;
             held_until: components["schemas"]["Instant"] | null;
-            /** @description What keeps it from running, beside its own due time. */
+            /** @description Why it is held, besides its due time. */
             blocked: string | null;
             reason: components["schemas"]["Reason"] | null;
             lease: {
@@ -5593,10 +5607,10 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
-            /** @description Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none. */
+            /** @description Whether its last error is retryable, by its class and the policy; true if there was none. */
             retryable: boolean;
             /**
-             * @description Errors that look the same to a person have the same.
+             * @description Similar errors have the same fingerprint.
              * @example 8c3a90f1d2b47e65
              */
             fingerprint: string | null;
@@ -5611,7 +5625,7 @@ export interface components {
                 [key: string]: string;
             };
             external_id: string | null;
-            /** @description What it judged when it succeeded, such as `passed`, `needs_review` or `failed`. */
+            /** @description Verdict in its result, such as `passed`, `needs_review` or `failed`. */
             verdict: string | null;
             last_error: {
                 message: string;
@@ -5623,7 +5637,7 @@ export interface components {
             schedules: {
                 schedule: string;
                 /**
-                 * @description `repeated`: the same event was told before, and this was started then. `skipped`: what the one before it started is still open.
+                 * @description `repeated`: the same event was sent before and started this run. `skipped`: the previous run is still open.
                  * @enum {string}
                  */
                 outcome: "started" | "repeated" | "skipped" | "failed";
@@ -5633,7 +5647,7 @@ export interface components {
                 message: string | null;
             }[];
         };
-        /** @description The body is larger than this route takes. Send less in one request. */
+        /** @description The body is larger than this route accepts. Send less in one request. */
         TooLarge: {
             /** @constant */
             type: "too-large";
@@ -5646,7 +5660,7 @@ export interface components {
             /** @constant */
             error: "TOO_LARGE";
         };
-        /** @description Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key. */
+        /** @description Too many requests failed to authenticate, and their responses are delayed. Try again after `Retry-After` seconds, with a valid key. */
         TooManyRequests: {
             /** @constant */
             type: "too-many-requests";
@@ -5672,7 +5686,7 @@ export interface components {
             /** @constant */
             error: "TOO_SLOW";
         };
-        /** @description There are keys, and none was shown, or it is unknown, expired or revoked. */
+        /** @description The server has keys, and the request has none, or its key is unknown, expired or revoked. */
         Unauthorized: {
             /** @constant */
             type: "unauthorized";
@@ -5685,7 +5699,7 @@ export interface components {
             /** @constant */
             error: "UNAUTHORIZED";
         };
-        /** @description with `retry-after`. The database cannot be reached or the server is shutting down. Ask again. Where `outcome` is `unknown`, the connection broke in the middle and it may have been done: ask again with the same idempotency key. */
+        /** @description with `retry-after`. The database is unreachable or the server is shutting down. Retry. If `outcome` is `unknown`, the connection to the database was lost and the change may have been applied: retry with the same idempotency key. */
         Unavailable: {
             /** @constant */
             type: "unavailable";
@@ -5700,14 +5714,14 @@ export interface components {
             /** @enum {string} */
             outcome?: "unknown";
             /**
-             * @description Why `/readyz` says no.
+             * @description Reason why the server is not ready.
              * @enum {string}
              */
             reason?: "shutting_down" | "stalled" | "database_not_writable" | "database_unreachable" | "database_slow";
-            /** @description Background tasks that do not turn. */
+            /** @description Stalled background loops. */
             stalled?: string[];
         };
-        /** @description A body is read only with `content-type: application/json`, so that no web page can send one unasked. */
+        /** @description A body needs `content-type: application/json`, so that no web page can send one cross-site. */
         UnsupportedMediaType: {
             /** @constant */
             type: "unsupported-media-type";
@@ -5720,7 +5734,7 @@ export interface components {
             /** @constant */
             error: "UNSUPPORTED_MEDIA_TYPE";
         };
-        /** @description The request can be read but not accepted. `errors` names every fault by its path. */
+        /** @description The request is well-formed but not valid. `errors` lists every fault by its path. */
         ValidationFailed: {
             /** @constant */
             type: "validation-failed";
@@ -5739,24 +5753,24 @@ export interface components {
                 column?: number | null;
                 snippet?: string | null;
             }[];
-            /** @description Where in the filter, in bytes from 0. */
+            /** @description Position in the filter, in bytes from 0. */
             position?: number;
         };
-        /** @description A few first, and the next ones only when it is known what came of those. */
+        /** @description Process in waves: the next wave starts when the results of the previous one are known. */
         WavesOf: {
             /**
              * Format: int32
-             * @description How many are in the first wave.
+             * @description Size of the first wave.
              */
             canary: number;
             /**
              * Format: int32
-             * @description How many are in every later one; without it each is twice the one before.
+             * @description Size of every later wave; default: twice the previous one.
              */
             size?: number | null;
-            /** @description Each is twice the one before, which is usual. */
+            /** @description Double the size of each wave (the default). */
             double?: boolean | null;
-            /** @description At least so long between a wave and the next. */
+            /** @description Minimum time between waves. */
             pause?: components["schemas"]["Duration"] | null;
             stop_if?: components["schemas"]["StopIf"] | null;
         };
@@ -5834,7 +5848,7 @@ export interface components {
                 after: unknown;
             }[];
         };
-        /** @description A workflow or a playbook. `/workflow.schema.json` says what goes into it, for editors and for people. */
+        /** @description A workflow or a playbook. Its JSON schema is at `/workflow.schema.json`. */
         WorkflowDocument: Record<string, never>;
         WorkflowError: {
             error: {
@@ -5853,7 +5867,7 @@ export interface components {
         };
         WorkflowStanding: {
             state: components["schemas"]["WorkflowState"];
-            /** @description Nothing where nobody ever changed it. */
+            /** @description Null if it was never changed. */
             since: components["schemas"]["Instant"] | null;
             note: string | null;
             by: string | null;
@@ -5864,7 +5878,7 @@ export interface components {
             path: string;
             version: number;
             created: boolean;
-            /** @description What was changed in a document from before. */
+            /** @description Changes made to an old document. */
             warnings: {
                 path: string;
                 message: string;
@@ -5873,7 +5887,7 @@ export interface components {
                 snippet: string | null;
             }[];
         };
-        /** @description A task, an execution or a workflow in this state cannot do that; `state` says which it is in. */
+        /** @description The task, execution or workflow does not allow this in its state; `state` is its current state. */
         WrongState: {
             /** @constant */
             type: "wrong-state";
@@ -5911,9 +5925,9 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          */
         BadRequestOrValidationFailed: {
             headers: {
@@ -5935,11 +5949,11 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          *
-         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: The task, execution or workflow does not allow this in its state; `state` is its current state.
          */
         BadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -5961,9 +5975,9 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          */
         BatchErrorBadRequestOrValidationFailed: {
             headers: {
@@ -5985,11 +5999,11 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          *
-         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: The task, execution or workflow does not allow this in its state; `state` is its current state.
          */
         BatchErrorBadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -6010,7 +6024,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again. */
+        /** @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again. */
         BatchErrorConflict: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6031,9 +6045,9 @@ export interface components {
             };
         };
         /**
-         * @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again.
+         * @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again.
          *
-         *     `lease-lost`: The lease has run out, or the run was reported before with another outcome. Stop working on it; whoever has it now goes on.
+         *     `lease-lost`: The lease has expired, or the run was reported before with another outcome. Stop working on it; another worker may have it.
          *
          *     `task-canceled`: The task was canceled while it ran. Stop working on it.
          */
@@ -6056,7 +6070,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `forbidden`: The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
+        /** @description `forbidden`: The role of the key does not allow this, the key is for another namespace, a server without keys was called by another name than localhost, or the request came from a web page of another site. */
         BatchErrorForbidden: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6076,7 +6090,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key. */
+        /** @description `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key. */
         BatchErrorIdempotencyMismatch: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6096,7 +6110,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `internal`: The server made a mistake. Its log says more; `instance` finds the line. */
+        /** @description `internal`: An internal server error. The server log has the details under `instance`. */
         BatchErrorInternal: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6116,7 +6130,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `lease-lost`: The lease has run out, or the run was reported before with another outcome. Stop working on it; whoever has it now goes on. */
+        /** @description `lease-lost`: The lease has expired, or the run was reported before with another outcome. Stop working on it; another worker may have it. */
         BatchErrorLeaseLost: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6157,9 +6171,9 @@ export interface components {
             };
         };
         /**
-         * @description `overloaded`: More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds.
+         * @description `overloaded`: The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds.
          *
-         *     `unavailable`: with `retry-after`. The database cannot be reached or the server is shutting down. Ask again. Where `outcome` is `unknown`, the connection broke in the middle and it may have been done: ask again with the same idempotency key.
+         *     `unavailable`: with `retry-after`. The database is unreachable or the server is shutting down. Retry. If `outcome` is `unknown`, the connection to the database was lost and the change may have been applied: retry with the same idempotency key.
          */
         BatchErrorOverloadedOrUnavailable: {
             headers: {
@@ -6182,9 +6196,9 @@ export interface components {
             };
         };
         /**
-         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         * @description `quota-exceeded`: The namespace has exceeded a quota. `quota` is its name, `limit` its value. Nothing was done, and other namespaces are not affected.
          *
-         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         *     `too-many-requests`: Too many requests failed to authenticate, and their responses are delayed. Try again after `Retry-After` seconds, with a valid key.
          */
         BatchErrorQuotaExceededOrTooManyRequests: {
             headers: {
@@ -6206,7 +6220,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        /** @description `search-timeout`: A list, a search or a count exceeded its time limit (5 s; `--limit search_timeout=…`) and was stopped. */
         BatchErrorSearchTimeout: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6226,7 +6240,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        /** @description `too-large`: The body is larger than this route accepts. Send less in one request. */
         BatchErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6266,7 +6280,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `unauthorized`: There are keys, and none was shown, or it is unknown, expired or revoked. */
+        /** @description `unauthorized`: The server has keys, and the request has none, or its key is unknown, expired or revoked. */
         BatchErrorUnauthorized: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6286,7 +6300,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `unsupported-media-type`: A body is read only with `content-type: application/json`, so that no web page can send one unasked. */
+        /** @description `unsupported-media-type`: A body needs `content-type: application/json`, so that no web page can send one cross-site. */
         BatchErrorUnsupportedMediaType: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6306,7 +6320,7 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again. */
+        /** @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again. */
         Conflict: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6327,11 +6341,11 @@ export interface components {
             };
         };
         /**
-         * @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again.
+         * @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again.
          *
-         *     `dedupe-key-taken`: Another open task holds the dedupe key that this one would need to be open again.
+         *     `dedupe-key-taken`: Another open task holds the dedupe key that this task needs to be reopened.
          *
-         *     `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         *     `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          */
         ConflictOrDedupeKeyTakenOrIdempotencyMismatch: {
             headers: {
@@ -6353,9 +6367,9 @@ export interface components {
             };
         };
         /**
-         * @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again.
+         * @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again.
          *
-         *     `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         *     `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          */
         ConflictOrIdempotencyMismatch: {
             headers: {
@@ -6377,9 +6391,9 @@ export interface components {
             };
         };
         /**
-         * @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again.
+         * @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again.
          *
-         *     `lease-lost`: The lease has run out, or the run was reported before with another outcome. Stop working on it; whoever has it now goes on.
+         *     `lease-lost`: The lease has expired, or the run was reported before with another outcome. Stop working on it; another worker may have it.
          *
          *     `task-canceled`: The task was canceled while it ran. Stop working on it.
          */
@@ -6402,7 +6416,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Conflict"] | components["schemas"]["LeaseLost"] | components["schemas"]["TaskCanceled"];
             };
         };
-        /** @description `forbidden`: The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
+        /** @description `forbidden`: The role of the key does not allow this, the key is for another namespace, a server without keys was called by another name than localhost, or the request came from a web page of another site. */
         Forbidden: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6422,7 +6436,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Forbidden"];
             };
         };
-        /** @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key. */
+        /** @description `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key. */
         IdempotencyMismatch: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6443,9 +6457,9 @@ export interface components {
             };
         };
         /**
-         * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         * @description `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          *
-         *     `key-exists`: The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
+         *     `key-exists`: The same request created this key before, and its secret is no longer available. The key is unchanged; `id` is its id. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
          */
         IdempotencyMismatchOrKeyExists: {
             headers: {
@@ -6467,11 +6481,11 @@ export interface components {
             };
         };
         /**
-         * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         * @description `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          *
-         *     `key-exists`: The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
+         *     `key-exists`: The same request created this key before, and its secret is no longer available. The key is unchanged; `id` is its id. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
          *
-         *     `name-taken`: There is one of that name already. Choose another name, or put yours in its place with `PUT`.
+         *     `name-taken`: The name is in use. Choose another name, or replace the existing object with `PUT`.
          */
         IdempotencyMismatchOrKeyExistsOrNameTaken: {
             headers: {
@@ -6493,9 +6507,9 @@ export interface components {
             };
         };
         /**
-         * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         * @description `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          *
-         *     `name-taken`: There is one of that name already. Choose another name, or put yours in its place with `PUT`.
+         *     `name-taken`: The name is in use. Choose another name, or replace the existing object with `PUT`.
          */
         IdempotencyMismatchOrNameTaken: {
             headers: {
@@ -6516,7 +6530,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["IdempotencyMismatch"] | components["schemas"]["NameTaken"];
             };
         };
-        /** @description `insufficient-credits`: The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        /** @description `insufficient-credits`: The account of the task has too few credits: it needs `required_credits`, and `available_credits` are not reserved. Nothing was created or retried. */
         InsufficientCredits: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6538,7 +6552,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["InsufficientCredits"];
             };
         };
-        /** @description `internal`: The server made a mistake. Its log says more; `instance` finds the line. */
+        /** @description `internal`: An internal server error. The server log has the details under `instance`. */
         Internal: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6559,11 +6573,11 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          *
-         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: The task, execution or workflow does not allow this in its state; `state` is its current state.
          */
         JobErrorBadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -6582,11 +6596,11 @@ export interface components {
             };
         };
         /**
-         * @description `conflict`: Somebody else changed the same thing at the same moment. Look again, then decide again.
+         * @description `conflict`: Another request changed the same object at the same time. Read it again, then decide again.
          *
-         *     `dedupe-key-taken`: Another open task holds the dedupe key that this one would need to be open again.
+         *     `dedupe-key-taken`: Another open task holds the dedupe key that this task needs to be reopened.
          *
-         *     `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         *     `idempotency-mismatch`: The idempotency key was used before for another request. Use a new key.
          */
         JobErrorConflictOrDedupeKeyTakenOrIdempotencyMismatch: {
             headers: {
@@ -6604,7 +6618,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `forbidden`: The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
+        /** @description `forbidden`: The role of the key does not allow this, the key is for another namespace, a server without keys was called by another name than localhost, or the request came from a web page of another site. */
         JobErrorForbidden: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6621,7 +6635,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `insufficient-credits`: The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        /** @description `insufficient-credits`: The account of the task has too few credits: it needs `required_credits`, and `available_credits` are not reserved. Nothing was created or retried. */
         JobErrorInsufficientCredits: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6638,7 +6652,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `internal`: The server made a mistake. Its log says more; `instance` finds the line. */
+        /** @description `internal`: An internal server error. The server log has the details under `instance`. */
         JobErrorInternal: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6673,9 +6687,9 @@ export interface components {
             };
         };
         /**
-         * @description `overloaded`: More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds.
+         * @description `overloaded`: The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds.
          *
-         *     `unavailable`: with `retry-after`. The database cannot be reached or the server is shutting down. Ask again. Where `outcome` is `unknown`, the connection broke in the middle and it may have been done: ask again with the same idempotency key.
+         *     `unavailable`: with `retry-after`. The database is unreachable or the server is shutting down. Retry. If `outcome` is `unknown`, the connection to the database was lost and the change may have been applied: retry with the same idempotency key.
          */
         JobErrorOverloadedOrUnavailable: {
             headers: {
@@ -6695,9 +6709,9 @@ export interface components {
             };
         };
         /**
-         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         * @description `quota-exceeded`: The namespace has exceeded a quota. `quota` is its name, `limit` its value. Nothing was done, and other namespaces are not affected.
          *
-         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         *     `too-many-requests`: Too many requests failed to authenticate, and their responses are delayed. Try again after `Retry-After` seconds, with a valid key.
          */
         JobErrorQuotaExceededOrTooManyRequests: {
             headers: {
@@ -6716,7 +6730,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        /** @description `too-large`: The body is larger than this route accepts. Send less in one request. */
         JobErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6750,7 +6764,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `unauthorized`: There are keys, and none was shown, or it is unknown, expired or revoked. */
+        /** @description `unauthorized`: The server has keys, and the request has none, or its key is unknown, expired or revoked. */
         JobErrorUnauthorized: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6767,7 +6781,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `unsupported-media-type`: A body is read only with `content-type: application/json`, so that no web page can send one unasked. */
+        /** @description `unsupported-media-type`: A body needs `content-type: application/json`, so that no web page can send one cross-site. */
         JobErrorUnsupportedMediaType: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6784,7 +6798,7 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `lease-lost`: The lease has run out, or the run was reported before with another outcome. Stop working on it; whoever has it now goes on. */
+        /** @description `lease-lost`: The lease has expired, or the run was reported before with another outcome. Stop working on it; another worker may have it. */
         LeaseLost: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6824,7 +6838,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["NotFound"];
             };
         };
-        /** @description `overloaded`: More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds. */
+        /** @description `overloaded`: The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds. */
         Overloaded: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6846,9 +6860,9 @@ export interface components {
             };
         };
         /**
-         * @description `overloaded`: More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds.
+         * @description `overloaded`: The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds.
          *
-         *     `unavailable`: with `retry-after`. The database cannot be reached or the server is shutting down. Ask again. Where `outcome` is `unknown`, the connection broke in the middle and it may have been done: ask again with the same idempotency key.
+         *     `unavailable`: with `retry-after`. The database is unreachable or the server is shutting down. Retry. If `outcome` is `unknown`, the connection to the database was lost and the change may have been applied: retry with the same idempotency key.
          */
         OverloadedOrUnavailable: {
             headers: {
@@ -6871,9 +6885,9 @@ export interface components {
             };
         };
         /**
-         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         * @description `quota-exceeded`: The namespace has exceeded a quota. `quota` is its name, `limit` its value. Nothing was done, and other namespaces are not affected.
          *
-         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         *     `too-many-requests`: Too many requests failed to authenticate, and their responses are delayed. Try again after `Retry-After` seconds, with a valid key.
          */
         QuotaExceededOrTooManyRequests: {
             headers: {
@@ -6897,7 +6911,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["QuotaExceeded"] | components["schemas"]["TooManyRequests"];
             };
         };
-        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        /** @description `search-timeout`: A list, a search or a count exceeded its time limit (5 s; `--limit search_timeout=…`) and was stopped. */
         SearchTimeout: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6917,7 +6931,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["SearchTimeout"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        /** @description `too-large`: The body is larger than this route accepts. Send less in one request. */
         TooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6957,7 +6971,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["TooSlow"];
             };
         };
-        /** @description `unauthorized`: There are keys, and none was shown, or it is unknown, expired or revoked. */
+        /** @description `unauthorized`: The server has keys, and the request has none, or its key is unknown, expired or revoked. */
         Unauthorized: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6977,7 +6991,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Unauthorized"];
             };
         };
-        /** @description `unsupported-media-type`: A body is read only with `content-type: application/json`, so that no web page can send one unasked. */
+        /** @description `unsupported-media-type`: A body needs `content-type: application/json`, so that no web page can send one cross-site. */
         UnsupportedMediaType: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -6998,9 +7012,9 @@ export interface components {
             };
         };
         /**
-         * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
+         * @description `bad-request`: The body is not JSON, or the URL is malformed. Correct the request.
          *
-         *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
+         *     `validation-failed`: The request is well-formed but not valid. `errors` lists every fault by its path.
          */
         WorkflowErrorBadRequestOrValidationFailed: {
             headers: {
@@ -7024,7 +7038,7 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `forbidden`: The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
+        /** @description `forbidden`: The role of the key does not allow this, the key is for another namespace, a server without keys was called by another name than localhost, or the request came from a web page of another site. */
         WorkflowErrorForbidden: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -7047,7 +7061,7 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `internal`: The server made a mistake. Its log says more; `instance` finds the line. */
+        /** @description `internal`: An internal server error. The server log has the details under `instance`. */
         WorkflowErrorInternal: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -7094,9 +7108,9 @@ export interface components {
             };
         };
         /**
-         * @description `overloaded`: More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds.
+         * @description `overloaded`: The server is overloaded, and this request was refused before anything was done. Reports and heartbeats have capacity of their own. Try again after `Retry-After` seconds.
          *
-         *     `unavailable`: with `retry-after`. The database cannot be reached or the server is shutting down. Ask again. Where `outcome` is `unknown`, the connection broke in the middle and it may have been done: ask again with the same idempotency key.
+         *     `unavailable`: with `retry-after`. The database is unreachable or the server is shutting down. Retry. If `outcome` is `unknown`, the connection to the database was lost and the change may have been applied: retry with the same idempotency key.
          */
         WorkflowErrorOverloadedOrUnavailable: {
             headers: {
@@ -7122,9 +7136,9 @@ export interface components {
             };
         };
         /**
-         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         * @description `quota-exceeded`: The namespace has exceeded a quota. `quota` is its name, `limit` its value. Nothing was done, and other namespaces are not affected.
          *
-         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         *     `too-many-requests`: Too many requests failed to authenticate, and their responses are delayed. Try again after `Retry-After` seconds, with a valid key.
          */
         WorkflowErrorQuotaExceededOrTooManyRequests: {
             headers: {
@@ -7149,7 +7163,7 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        /** @description `search-timeout`: A list, a search or a count exceeded its time limit (5 s; `--limit search_timeout=…`) and was stopped. */
         WorkflowErrorSearchTimeout: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -7172,7 +7186,7 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        /** @description `too-large`: The body is larger than this route accepts. Send less in one request. */
         WorkflowErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -7218,7 +7232,7 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `unauthorized`: There are keys, and none was shown, or it is unknown, expired or revoked. */
+        /** @description `unauthorized`: The server has keys, and the request has none, or its key is unknown, expired or revoked. */
         WorkflowErrorUnauthorized: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
@@ -7243,16 +7257,16 @@ export interface components {
         };
     };
     parameters: {
-        /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+        /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
         Namespace: components["schemas"]["Name"];
     };
     requestBodies: never;
     headers: {
         /** @description The id of the request, as in `instance` of a problem. */
         RequestId: string;
-        /** @description The word that a problem has elsewhere in `type`. */
+        /** @description The problem slug, which other routes return in `type`. */
         Problem: string;
-        /** @description Seconds after which to ask again. */
+        /** @description Seconds after which to retry. */
         RetryAfter: number;
     };
     pathItems: never;
@@ -7268,7 +7282,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Whether the process answers */
+            /** @description Liveness check */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7301,7 +7315,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Whether the process answers */
+            /** @description Liveness check */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7334,7 +7348,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Whether work can be taken and kept */
+            /** @description Readiness check */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7372,7 +7386,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Whether the process answers */
+            /** @description Liveness check */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7405,7 +7419,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Whether work can be taken and kept */
+            /** @description Readiness check */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7443,7 +7457,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description This interface, as a page */
+            /** @description API reference as a page */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7468,7 +7482,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description This interface, as OpenAPI 3.1 */
+            /** @description API reference as OpenAPI 3.1 */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7489,7 +7503,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -7497,7 +7511,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Numbers for Prometheus */
+            /** @description Prometheus metrics */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7523,27 +7537,27 @@ export interface operations {
             query?: {
                 /** @description A filter, such as `state:retrying queue:mail attempt:>=3 due:<1h "connection refused"`. */
                 q?: string;
-                /** @description A state, a family of states or a word that people use; several with commas. */
+                /** @description Comma-separated states, families of states or aliases. */
                 state?: string;
-                /** @description A kind, or the beginning of one with a star. */
+                /** @description A kind, or a prefix followed by `*`. */
                 kind?: string;
-                /** @description A queue, or the beginning of one with a star. */
+                /** @description A queue, or a prefix followed by `*`. */
                 queue?: string;
                 /** @description Tasks of this execution. */
                 execution_id?: components["schemas"]["Id"];
-                /** @description Tasks that depend on this. */
+                /** @description Tasks with this dependency. */
                 dependency?: string;
-                /** @description Whose last error is of this class. */
+                /** @description Tasks whose last error has this class. */
                 error_class?: components["schemas"]["Class"];
-                /** @description Whose last error looks like this. */
+                /** @description Tasks whose last error has this fingerprint. */
                 fingerprint?: string;
-                /** @description Due before an instant, or within a span from now. */
+                /** @description Due before an instant, or within a duration from now. */
                 due_before?: components["schemas"]["Moment"];
-                /** @description The order; newest first where nothing is said. */
+                /** @description Sort order; default: newest first. */
                 sort?: "-submitted" | "submitted" | "due" | "updated" | "priority";
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
                 /** @description Tasks whose label has this value, as in `label.tenant=acme`. */
                 "label.<name>"?: {
@@ -7551,7 +7565,7 @@ export interface operations {
                 };
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -7636,11 +7650,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description Kept with the tasks and passed on (W3C Trace Context). */
+                /** @description Stored with the tasks and propagated (W3C Trace Context). */
                 traceparent?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -7652,7 +7666,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Submit one task or many */
+            /** @description Submit one task or a batch */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7692,7 +7706,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -7703,7 +7717,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Everything about a task */
+            /** @description Get a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7801,7 +7815,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -7816,7 +7830,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say how a hook's task ended, how far it has come, or what its labels, priority and policy are */
+            /** @description Complete a hook's task, report its progress, or change labels, priority and policy */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -7918,15 +7932,15 @@ export interface operations {
     listAttempts: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
-                /** @description The newest first; else the oldest. */
+                /** @description Newest first; default: oldest first. */
                 newest?: boolean;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -7937,7 +7951,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Every run and how it ended */
+            /** @description List the attempts of a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8001,7 +8015,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8012,7 +8026,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Every version of its payload */
+            /** @description List the versions of a payload */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8062,13 +8076,13 @@ export interface operations {
     listTaskEvents: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8079,7 +8093,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The log of a task */
+            /** @description List the events of a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8125,7 +8139,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8136,7 +8150,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The last verdict, in words and as data */
+            /** @description Explain the last decision */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8178,11 +8192,11 @@ export interface operations {
     forecastTask: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8193,7 +8207,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The attempts still to come */
+            /** @description Forecast the attempts to come */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8236,9 +8250,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8253,7 +8267,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Retry by hand */
+            /** @description Retry a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8350,7 +8364,7 @@ export interface operations {
                         task: components["schemas"]["Task"];
                         message: string;
                         queue_position: number | null;
-                        /** @description Where the payload was edited: what became of it. */
+                        /** @description Changes to the payload, if it was edited. */
                         payload: {
                             version: number;
                             diff: components["schemas"]["Difference"][];
@@ -8376,9 +8390,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8389,7 +8403,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Act"];
+                "application/json": components["schemas"]["Actor"];
             };
         };
         responses: {
@@ -8496,9 +8510,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8509,7 +8523,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Act"];
+                "application/json": components["schemas"]["Actor"];
             };
         };
         responses: {
@@ -8616,9 +8630,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8629,7 +8643,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Act"];
+                "application/json": components["schemas"]["Actor"];
             };
         };
         responses: {
@@ -8736,9 +8750,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8753,7 +8767,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Move the due time by a span */
+            /** @description Snooze a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8856,9 +8870,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -8873,7 +8887,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Move the due time */
+            /** @description Reschedule a task */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8976,7 +8990,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -8988,7 +9002,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Lease tasks, waiting for them if need be */
+            /** @description Lease tasks, with long polling */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9037,7 +9051,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9049,7 +9063,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Keep leases */
+            /** @description Extend leases */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9085,7 +9099,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9097,7 +9111,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say how runs ended */
+            /** @description Report the results of runs */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9135,21 +9149,21 @@ export interface operations {
     listEvents: {
         parameters: {
             query?: {
-                /** @description Where to go on: the `id` of an event, `next_cursor` of a page, or `latest` for what is still to come. */
+                /** @description Start position: the `id` of an event, `next_cursor` of a page, or `latest` for new events only. */
                 after?: string;
-                /** @description Only these, with commas between them, as in `task.failed,task.retry_exhausted`. */
+                /** @description Comma-separated event types, such as `task.failed,task.retry_exhausted`. */
                 types?: string;
-                /** @description Only of this execution. */
+                /** @description Only events of this execution. */
                 execution_id?: components["schemas"]["Id"];
-                /** @description Only of this task. */
+                /** @description Only events of this task. */
                 task_id?: components["schemas"]["Id"];
-                /** @description `seed` for the names of a playbook engine; what it has none for is left out. */
+                /** @description `seed` for the event names of a playbook engine; events without such a name are left out. */
                 names?: "native" | "seed";
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9157,7 +9171,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of what happened */
+            /** @description List events */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9204,9 +9218,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9218,7 +9232,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Tell of an event from outside */
+            /** @description Send an external event */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9258,21 +9272,21 @@ export interface operations {
     followEvents: {
         parameters: {
             query?: {
-                /** @description Where to go on: the `id` of an event, `next_cursor` of a page, or `latest` for what is still to come. */
+                /** @description Start position: the `id` of an event, `next_cursor` of a page, or `latest` for new events only. */
                 after?: string;
-                /** @description Only these, with commas between them, as in `task.failed,task.retry_exhausted`. */
+                /** @description Comma-separated event types, such as `task.failed,task.retry_exhausted`. */
                 types?: string;
-                /** @description Only of this execution. */
+                /** @description Only events of this execution. */
                 execution_id?: components["schemas"]["Id"];
-                /** @description Only of this task. */
+                /** @description Only events of this task. */
                 task_id?: components["schemas"]["Id"];
-                /** @description `seed` for the names of a playbook engine; what it has none for is left out. */
+                /** @description `seed` for the event names of a playbook engine; events without such a name are left out. */
                 names?: "native" | "seed";
             };
             header?: {
-                /** @description Where a reader stopped that comes back; it beats `after`. */
+                /** @description Id of the last event received, to resume; takes precedence over `after`. */
                 "Last-Event-ID"?: string;
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9280,7 +9294,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What happens, as server-sent events */
+            /** @description Stream events (SSE) */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9305,7 +9319,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9317,7 +9331,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a policy is read, and when it would retry */
+            /** @description Simulate a policy */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9369,7 +9383,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9381,7 +9395,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What a policy would have made of recorded failures */
+            /** @description Back-test a policy on recorded failures */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9514,7 +9528,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9522,7 +9536,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Policies that are bound to kinds */
+            /** @description List policies bound to kinds */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9569,7 +9583,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9580,7 +9594,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The policy of a kind */
+            /** @description Get the policy of a kind */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9620,7 +9634,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9674,7 +9688,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9685,7 +9699,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Leave a kind without a policy */
+            /** @description Unbind the policy of a kind */
             204: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9707,13 +9721,13 @@ export interface operations {
     listWorkflows: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -9721,7 +9735,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The catalog */
+            /** @description List workflows */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9762,7 +9776,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9773,7 +9787,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The newest version of a workflow */
+            /** @description Get the newest version of a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9814,11 +9828,11 @@ export interface operations {
     putWorkflow: {
         parameters: {
             query?: {
-                /** @description `true` for a document from before: a strategy that nobody knows becomes `immediate`, with a warning. */
+                /** @description `true` for an old document: an unknown strategy becomes `immediate`, with a warning. */
                 import?: boolean;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9833,7 +9847,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Put a workflow into the catalog */
+            /** @description Create or update a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9859,7 +9873,7 @@ export interface operations {
                     "application/json": components["schemas"]["WorkflowVersion"];
                 };
             };
-            /** @description Put a workflow into the catalog */
+            /** @description Create or update a workflow */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9900,11 +9914,11 @@ export interface operations {
     listWorkflowVersions: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9915,7 +9929,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Its versions */
+            /** @description List the versions of a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -9957,7 +9971,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -9970,7 +9984,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One version */
+            /** @description Get a version of a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10011,13 +10025,13 @@ export interface operations {
     diffWorkflow: {
         parameters: {
             query?: {
-                /** @description A version; the one before `to` where nothing is said. */
+                /** @description A version; default: the one before `to`. */
                 from?: number;
-                /** @description A version; the newest where nothing is said. */
+                /** @description A version; default: the newest. */
                 to?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10028,7 +10042,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What changed between two versions */
+            /** @description Compare two versions of a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10073,7 +10087,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The schema of workflows, for editors */
+            /** @description JSON schema of workflows */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10094,9 +10108,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10111,7 +10125,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Take it into use */
+            /** @description Activate a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10146,9 +10160,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10163,7 +10177,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Take it out of use */
+            /** @description Deactivate a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10198,9 +10212,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10215,7 +10229,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Let nothing start it for a while */
+            /** @description Pause a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10250,9 +10264,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10267,7 +10281,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Go on after a pause */
+            /** @description Resume a workflow */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10302,9 +10316,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10319,7 +10333,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description An older version again */
+            /** @description Roll back to an older version */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10361,21 +10375,21 @@ export interface operations {
     listExecutions: {
         parameters: {
             query?: {
-                /** @description A state or a status, or several with commas. */
+                /** @description Comma-separated states or statuses. */
                 state?: string;
                 /** @description The path of a workflow. */
                 workflow?: string;
                 /** @description The name of the schedule that started them. */
                 schedule?: string;
-                /** @description The task that stands for them. */
+                /** @description Their parent task. */
                 task_id?: string;
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -10383,7 +10397,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Executions, newest first */
+            /** @description List executions, newest first */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10445,9 +10459,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -10495,7 +10509,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10506,7 +10520,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description An execution with its tasks and edges */
+            /** @description Get an execution with its tasks and edges */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10590,13 +10604,13 @@ export interface operations {
     listExecutionEvents: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10607,7 +10621,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The log of an execution */
+            /** @description List the events of an execution */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10653,7 +10667,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10664,7 +10678,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What its steps can see */
+            /** @description Get the context of an execution */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -10701,9 +10715,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10778,9 +10792,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10855,9 +10869,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10932,9 +10946,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -10949,7 +10963,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Try again */
+            /** @description Retry an execution */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11008,13 +11022,13 @@ export interface operations {
     listCronSchedules: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -11022,7 +11036,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Schedules, by name */
+            /** @description List schedules */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11105,9 +11119,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -11119,7 +11133,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make a schedule */
+            /** @description Create a schedule */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11195,7 +11209,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11206,7 +11220,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A schedule, its next instants and what came of the last */
+            /** @description Get a schedule with its next and last runs */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11282,7 +11296,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11297,7 +11311,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Put a schedule in place of the one there is */
+            /** @description Replace a schedule */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11357,7 +11371,7 @@ export interface operations {
                     "application/json": components["schemas"]["Schedule"];
                 };
             };
-            /** @description Put a schedule in place of the one there is */
+            /** @description Replace a schedule */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11433,7 +11447,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11467,9 +11481,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11484,7 +11498,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Let its instants pass */
+            /** @description Pause a schedule */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11561,9 +11575,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11578,7 +11592,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Fire again from now on */
+            /** @description Resume a schedule */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11655,9 +11669,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11672,7 +11686,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Start what it starts, now */
+            /** @description Trigger a schedule now */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11708,7 +11722,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -11716,7 +11730,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Admission rules, and what runs under them */
+            /** @description List admission rules */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11772,7 +11786,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11783,7 +11797,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A rule, and what runs under it */
+            /** @description Get a rule and its usage */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11834,7 +11848,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11849,7 +11863,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make a rule, or change it */
+            /** @description Create or update a rule */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11899,7 +11913,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -11932,13 +11946,13 @@ export interface operations {
     listAccounts: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -11946,7 +11960,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Accounts, and what they hold */
+            /** @description List accounts */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -11997,7 +12011,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12008,7 +12022,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description An account, and what it holds */
+            /** @description Get an account */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12052,7 +12066,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12067,7 +12081,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make an account, or change it */
+            /** @description Create or update an account */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12110,7 +12124,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12144,13 +12158,13 @@ export interface operations {
     listDependencies: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -12158,7 +12172,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Dependencies, and how they stand */
+            /** @description List dependencies */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12227,7 +12241,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12238,7 +12252,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A dependency, and how it stands */
+            /** @description Get a dependency */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12300,7 +12314,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12315,7 +12329,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say what holds tasks back that need it */
+            /** @description Create or update a dependency */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12377,7 +12391,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12388,7 +12402,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Forget a dependency */
+            /** @description Delete a dependency */
             204: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12411,7 +12425,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12426,7 +12440,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Let nothing start that needs it */
+            /** @description Open a dependency: hold its tasks */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12489,7 +12503,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12504,7 +12518,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Let everything start at once */
+            /** @description Close a dependency: release its tasks */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12567,7 +12581,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12582,7 +12596,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say that it is well again */
+            /** @description Mark a dependency as healthy */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12645,7 +12659,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -12660,7 +12674,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Announce work on it */
+            /** @description Announce a maintenance window */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12722,27 +12736,27 @@ export interface operations {
     getRetryStats: {
         parameters: {
             query?: {
-                /** @description What to tell apart: the number of the attempt where nothing is said. */
+                /** @description Dimension to group by; default: the number of the attempt. */
                 by?: components["schemas"]["StatsBy"];
-                /** @description How far to look back: 7 days where nothing is said. Not with `since`. */
+                /** @description How far to look back; default: 7 days. Not with `since`. */
                 within?: components["schemas"]["Duration"];
-                /** @description From the part of time that this instant is in. */
+                /** @description Start of the range, rounded down to a bucket. */
                 since?: components["schemas"]["Instant"];
-                /** @description Before this instant; now where nothing is said. */
+                /** @description End of the range; default: now. */
                 until?: components["schemas"]["Instant"];
-                /** @description Adds a series with parts of time of this length, in whole quarters of an hour. */
+                /** @description Adds a series with buckets of this length, in multiples of 15 minutes. */
                 bucket?: components["schemas"]["Duration"];
-                /** @description Only of this kind. */
+                /** @description Only tasks of this kind. */
                 kind?: string;
-                /** @description Only of this queue. */
+                /** @description Only tasks of this queue. */
                 queue?: string;
-                /** @description Only of those that depend on this. */
+                /** @description Only tasks with this dependency. */
                 dependency?: string;
-                /** @description Only of policies with this strategy; `none` where there is no policy. */
+                /** @description Only policies with this strategy; `none` for no policy. */
                 strategy?: string;
-                /** @description Only errors of this class, and what overcame them. */
+                /** @description Only errors of this class, and the successes after them. */
                 class?: components["schemas"]["Class"];
-                /** @description Only errors of this group, and what overcame them. */
+                /** @description Only errors of this group, and the successes after them. */
                 fingerprint?: string;
                 /** @description Only attempts of this number. */
                 attempt?: number;
@@ -12750,7 +12764,7 @@ export interface operations {
                 origin?: components["schemas"]["StatsOrigin"];
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -12758,7 +12772,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What retrying came to */
+            /** @description Retry statistics */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -12914,19 +12928,19 @@ export interface operations {
     listErrors: {
         parameters: {
             query?: {
-                /** @description Only those that stand so, with commas between them. */
+                /** @description Comma-separated states. */
                 state?: string;
-                /** @description Only of tasks of this kind. */
+                /** @description Only tasks of this kind. */
                 kind?: string;
-                /** @description Only those whose last error had this class. */
+                /** @description Only groups whose last error has this class. */
                 class?: components["schemas"]["Class"];
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -12934,7 +12948,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Errors that look the same, in groups */
+            /** @description List error groups */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13006,13 +13020,13 @@ export interface operations {
     getError: {
         parameters: {
             query?: {
-                /** @description How far to look back: 7 days where nothing is said. */
+                /** @description How far to look back; default: 7 days. */
                 within?: components["schemas"]["Duration"];
-                /** @description How long the parts of its series are, in whole quarters of an hour; an hour where nothing is said. */
+                /** @description Bucket size of the series, in multiples of 15 minutes; default: an hour. */
                 bucket?: components["schemas"]["Duration"];
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -13023,7 +13037,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A group of errors, and whether trying again helped */
+            /** @description Get an error group */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13213,7 +13227,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -13228,7 +13242,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say something of a group of errors */
+            /** @description Triage an error group */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13294,9 +13308,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -13308,7 +13322,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Do one thing to many tasks */
+            /** @description Start a bulk operation */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13385,7 +13399,7 @@ export interface operations {
                     "application/json": components["schemas"]["Operation"];
                 };
             };
-            /** @description Do one thing to many tasks */
+            /** @description Start a bulk operation */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13477,13 +13491,13 @@ export interface operations {
     listOperations: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -13491,7 +13505,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Bulk operations, newest first */
+            /** @description List bulk operations, newest first */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13587,7 +13601,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -13598,7 +13612,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A bulk operation and how far it has come */
+            /** @description Get a bulk operation and its progress */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13691,9 +13705,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -13708,7 +13722,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Leave the rest as it is */
+            /** @description Stop a bulk operation */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13802,9 +13816,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -13819,7 +13833,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Take back what has not started */
+            /** @description Revert a bulk operation */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13912,13 +13926,13 @@ export interface operations {
     listSubscriptions: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -13926,7 +13940,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Subscriptions, by id */
+            /** @description List webhook subscriptions */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -13981,9 +13995,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -13995,7 +14009,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Tell somebody outside what happens */
+            /** @description Create a webhook subscription */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14043,7 +14057,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14054,7 +14068,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A subscription, without its secret */
+            /** @description Get a webhook subscription, without its secret */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14102,7 +14116,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14117,7 +14131,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Put a subscription in place of the one there is */
+            /** @description Create or replace a webhook subscription */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14149,7 +14163,7 @@ export interface operations {
                     "application/json": components["schemas"]["NewSubscriptionSecret"];
                 };
             };
-            /** @description Put a subscription in place of the one there is */
+            /** @description Create or replace a webhook subscription */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14197,7 +14211,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14208,7 +14222,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Delete a subscription */
+            /** @description Delete a webhook subscription */
             204: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14231,9 +14245,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14248,7 +14262,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Sign with another secret */
+            /** @description Rotate the signing secret */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14297,9 +14311,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14314,7 +14328,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Deliver something to try it out */
+            /** @description Send a test delivery */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14348,9 +14362,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14365,7 +14379,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Deliver again: one event, or what was given up */
+            /** @description Redeliver one event, or failed deliveries */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14382,7 +14396,7 @@ export interface operations {
                      */
                     "application/json": {
                         tasks: components["schemas"]["Id"][];
-                        /** @description There is more: ask again. */
+                        /** @description Whether there are more: repeat the request. */
                         more: boolean;
                     };
                 };
@@ -14403,13 +14417,13 @@ export interface operations {
     listDeliveries: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14420,7 +14434,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Deliveries, newest first */
+            /** @description List deliveries, newest first */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14467,13 +14481,13 @@ export interface operations {
     listAlerts: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -14481,7 +14495,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Alerts, by name */
+            /** @description List alerts */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14546,7 +14560,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14557,7 +14571,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description An alert, and whether it fires */
+            /** @description Get an alert */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14615,7 +14629,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14630,7 +14644,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make an alert, or change it */
+            /** @description Create or update an alert */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14672,7 +14686,7 @@ export interface operations {
                     "application/json": components["schemas"]["Alert"];
                 };
             };
-            /** @description Make an alert, or change it */
+            /** @description Create or update an alert */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14730,7 +14744,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14764,7 +14778,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -14776,7 +14790,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description When an alert would have fired */
+            /** @description Back-test an alert */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14819,13 +14833,13 @@ export interface operations {
     listSecrets: {
         parameters: {
             query?: {
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -14833,7 +14847,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Named secrets, without their values */
+            /** @description List named secrets, without values */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14875,7 +14889,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14886,7 +14900,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A named secret, without its value */
+            /** @description Get a named secret, without its value */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14921,7 +14935,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -14936,7 +14950,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Put a secret under a name */
+            /** @description Create or update a named secret */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14955,7 +14969,7 @@ export interface operations {
                     "application/json": components["schemas"]["Secret"];
                 };
             };
-            /** @description Put a secret under a name */
+            /** @description Create or update a named secret */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -14989,7 +15003,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -15023,7 +15037,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15035,7 +15049,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Encrypt all secrets with the newest key */
+            /** @description Re-encrypt all secrets with the newest key */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15056,11 +15070,11 @@ export interface operations {
                      *     }
                      */
                     "application/json": {
-                        /** @description The key that everything is encrypted with now. */
+                        /** @description Id of the current encryption key. */
                         key_id: string;
                         reencrypted: number;
                         unchanged: number;
-                        /** @description Secrets that no key of this server can read. */
+                        /** @description Secrets that no key of this server can decrypt. */
                         unreadable: {
                             namespace: string;
                             name: string;
@@ -15083,7 +15097,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15091,7 +15105,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How many tasks are in each state */
+            /** @description Count tasks by state */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15120,7 +15134,7 @@ export interface operations {
                         by_state: {
                             [key: string]: number;
                         };
-                        /** @description Those of them that are kept from running: paused or held by a guard. */
+                        /** @description Tasks that are paused or held by a guard. */
                         held: {
                             [key: string]: number;
                         };
@@ -15145,13 +15159,13 @@ export interface operations {
     getUpcoming: {
         parameters: {
             query?: {
-                /** @description How far to look ahead: a day where nothing is said. */
+                /** @description How far to look ahead; default: a day. */
                 within?: components["schemas"]["Duration"];
-                /** @description How long each part is: 15 minutes where nothing is said. */
+                /** @description Bucket size; default: 15 minutes. */
                 bucket?: components["schemas"]["Duration"];
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15159,7 +15173,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What is due when */
+            /** @description Upcoming work */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15195,7 +15209,7 @@ export interface operations {
                             at: components["schemas"]["Instant"];
                             /** @description Tasks that are due. */
                             count: number;
-                            /** @description Instants at which schedules fire. */
+                            /** @description Runs of schedules. */
                             schedules: number;
                         }[];
                     };
@@ -15216,7 +15230,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15224,7 +15238,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What time it is here */
+            /** @description Get the server time */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15259,9 +15273,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15273,7 +15287,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Move time that is moved by hand */
+            /** @description Advance the virtual clock */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15308,7 +15322,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15316,7 +15330,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The loops, and which are paused */
+            /** @description List loops */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15362,13 +15376,13 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
-                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                /** @description The name of a loop; `promote` means both `retries` and `starts`. */
                 name: components["schemas"]["LoopName"];
             };
             cookie?: never;
@@ -15426,22 +15440,22 @@ export interface operations {
     previewPause: {
         parameters: {
             query?: {
-                /** @description How long the pause would be; for ever where nothing is said. */
+                /** @description Length of the pause; default: until resumed. */
                 duration?: components["schemas"]["Duration"];
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
-                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                /** @description The name of a loop; `promote` means both `retries` and `starts`. */
                 name: components["schemas"]["LoopName"];
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description What a pause would delay */
+            /** @description Preview the effect of a pause */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15461,13 +15475,13 @@ export interface operations {
                      *     }
                      */
                     "application/json": {
-                        /** @description Nothing when somebody has to resume it. */
+                        /** @description Null if it lasts until resumed. */
                         until: components["schemas"]["Instant"] | null;
                         loops: {
                             name: string;
-                            /** @description What is due before it is over. */
+                            /** @description Tasks due before the end of the pause. */
                             delayed: number;
-                            /** @description Of those, the ones that are past their deadline by then. */
+                            /** @description Those of them that miss their deadline by then. */
                             past_deadline: number;
                         }[];
                     };
@@ -15489,13 +15503,13 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
-                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                /** @description The name of a loop; `promote` means both `retries` and `starts`. */
                 name: components["schemas"]["LoopName"];
             };
             cookie?: never;
@@ -15554,9 +15568,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15568,7 +15582,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Pause sorts of work */
+            /** @description Pause loops by work type */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15615,9 +15629,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15629,7 +15643,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Resume them */
+            /** @description Resume loops by work type */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15676,7 +15690,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15684,7 +15698,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Runs whose lease has run out */
+            /** @description List runs whose lease has expired */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15714,7 +15728,7 @@ export interface operations {
                             worker: string | null;
                             expired_at: components["schemas"]["Instant"] | null;
                             /**
-                             * @description What it is lost by.
+                             * @description Why it is stuck.
                              * @enum {string}
                              */
                             reason: "lease_expired" | "stuck";
@@ -15738,7 +15752,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15750,7 +15764,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The same list */
+            /** @description List runs whose lease has expired (POST) */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15780,7 +15794,7 @@ export interface operations {
                             worker: string | null;
                             expired_at: components["schemas"]["Instant"] | null;
                             /**
-                             * @description What it is lost by.
+                             * @description Why it is stuck.
                              * @enum {string}
                              */
                             reason: "lease_expired" | "stuck";
@@ -15805,7 +15819,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15813,7 +15827,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Runs whose lease has run out */
+            /** @description List runs whose lease has expired */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15843,7 +15857,7 @@ export interface operations {
                             worker: string | null;
                             expired_at: components["schemas"]["Instant"] | null;
                             /**
-                             * @description What it is lost by.
+                             * @description Why it is stuck.
                              * @enum {string}
                              */
                             reason: "lease_expired" | "stuck";
@@ -15867,7 +15881,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15879,7 +15893,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The same list */
+            /** @description List runs whose lease has expired (POST) */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -15909,7 +15923,7 @@ export interface operations {
                             worker: string | null;
                             expired_at: components["schemas"]["Instant"] | null;
                             /**
-                             * @description What it is lost by.
+                             * @description Why it is stuck.
                              * @enum {string}
                              */
                             reason: "lease_expired" | "stuck";
@@ -15934,9 +15948,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -15948,7 +15962,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Reap them now */
+            /** @description Reap runs whose lease has expired */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16004,9 +16018,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16018,7 +16032,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Reap them now */
+            /** @description Reap runs whose lease has expired */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16074,9 +16088,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16088,7 +16102,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Retry what failed and could be retried */
+            /** @description Retry failed tasks that are retryable today */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16118,7 +16132,7 @@ export interface operations {
                         retried: number;
                         failed: number;
                         skipped: number;
-                        /** @description Those that would end the same way today. */
+                        /** @description Tasks that would fail again today. */
                         non_retryable: number;
                         dry_run: boolean;
                         tasks: {
@@ -16147,7 +16161,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16155,7 +16169,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Workers that ask for work, by instance */
+            /** @description List workers */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16190,19 +16204,19 @@ export interface operations {
                     "application/json": {
                         items: {
                             name: string;
-                            /** @description Nothing where one that is drained has not asked for an hour. */
+                            /** @description Null for a drained worker that was not seen for an hour. */
                             instance: string | null;
-                            /** @description The first 20 that it names. */
+                            /** @description At most 20 names. */
                             queues: string[];
-                            /** @description How many more it names. */
+                            /** @description Number of names left out. */
                             more_queues: number;
-                            /** @description The first 20 that it names. */
+                            /** @description At most 20 names. */
                             kinds: string[];
-                            /** @description How many more it names. */
+                            /** @description Number of names left out. */
                             more_kinds: number;
                             leased_total: number;
                             last_seen_at: components["schemas"]["Instant"] | null;
-                            /** @description Whether it is given nothing more. */
+                            /** @description Whether it is drained. */
                             draining: boolean;
                             draining_since: components["schemas"]["Instant"] | null;
                             drained_by: string | null;
@@ -16227,7 +16241,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16235,7 +16249,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The same, and the retry scheduler */
+            /** @description List workers and the state of the retry scheduler */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16286,19 +16300,19 @@ export interface operations {
                     "application/json": {
                         items: {
                             name: string;
-                            /** @description Nothing where one that is drained has not asked for an hour. */
+                            /** @description Null for a drained worker that was not seen for an hour. */
                             instance: string | null;
-                            /** @description The first 20 that it names. */
+                            /** @description At most 20 names. */
                             queues: string[];
-                            /** @description How many more it names. */
+                            /** @description Number of names left out. */
                             more_queues: number;
-                            /** @description The first 20 that it names. */
+                            /** @description At most 20 names. */
                             kinds: string[];
-                            /** @description How many more it names. */
+                            /** @description Number of names left out. */
                             more_kinds: number;
                             leased_total: number;
                             last_seen_at: components["schemas"]["Instant"] | null;
-                            /** @description Whether it is given nothing more. */
+                            /** @description Whether it is drained. */
                             draining: boolean;
                             draining_since: components["schemas"]["Instant"] | null;
                             drained_by: string | null;
@@ -16328,9 +16342,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -16363,7 +16377,7 @@ export interface operations {
                      */
                     "application/json": {
                         name: string;
-                        /** @description Whether it is given nothing more. */
+                        /** @description Whether it is drained. */
                         draining: boolean;
                         draining_since: components["schemas"]["Instant"] | null;
                         drained_by: string | null;
@@ -16388,9 +16402,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -16405,7 +16419,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Give it work again */
+            /** @description Undo the drain of a worker */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16423,7 +16437,7 @@ export interface operations {
                      */
                     "application/json": {
                         name: string;
-                        /** @description Whether it is given nothing more. */
+                        /** @description Whether it is drained. */
                         draining: boolean;
                         draining_since: components["schemas"]["Instant"] | null;
                         drained_by: string | null;
@@ -16448,7 +16462,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16456,7 +16470,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Servers on this database */
+            /** @description List server instances */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16479,9 +16493,9 @@ export interface operations {
                      */
                     "application/json": {
                         items: {
-                            /** @description Its name; another one that tells nothing for callers who may not administer all namespaces. */
+                            /** @description Its name; a pseudonym for callers who may not administer all namespaces. */
                             id: string;
-                            /** @description Whether it is the one that answers. */
+                            /** @description Whether it is the responding instance. */
                             self: boolean;
                             version: string;
                             started_at: components["schemas"]["Instant"];
@@ -16506,9 +16520,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16520,7 +16534,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Forget what ended long ago */
+            /** @description Delete old tasks and executions */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16536,11 +16550,11 @@ export interface operations {
                      *     }
                      */
                     "application/json": {
-                        /** @description What ended before this. */
+                        /** @description Cutoff: only what ended before it. */
                         before: components["schemas"]["Instant"];
-                        /** @description How many were forgotten, or would be. */
+                        /** @description Number deleted, or to be deleted. */
                         tasks: number;
-                        /** @description Whether there is more: ask again. */
+                        /** @description Whether there are more: repeat the request. */
                         more: boolean;
                         dry_run: boolean;
                     };
@@ -16561,25 +16575,25 @@ export interface operations {
     listActs: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said, or by the name or id of their key. */
+                /** @description Actor: the name in the request, or the name or id of the key. */
                 actor?: string;
-                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                /** @description Comma-separated acts: `task.retry`, or `task` for all acts on tasks. */
                 act?: string;
-                /** @description What it was done to: an id, or a name. */
+                /** @description Id or name of the object. */
                 subject?: string;
                 /** @description Not before this instant. */
                 since?: components["schemas"]["Instant"];
                 /** @description Before this instant. */
                 until?: components["schemas"]["Instant"];
-                /** @description In all namespaces; for keys that are good for all of them. */
+                /** @description All namespaces; requires a key for all namespaces. */
                 all?: boolean;
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16587,7 +16601,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What was done from outside, newest first */
+            /** @description List the audit log */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16635,21 +16649,21 @@ export interface operations {
     exportActs: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said, or by the name or id of their key. */
+                /** @description Actor: the name in the request, or the name or id of the key. */
                 actor?: string;
-                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                /** @description Comma-separated acts: `task.retry`, or `task` for all acts on tasks. */
                 act?: string;
-                /** @description What it was done to: an id, or a name. */
+                /** @description Id or name of the object. */
                 subject?: string;
                 /** @description Not before this instant. */
                 since?: components["schemas"]["Instant"];
                 /** @description Before this instant. */
                 until?: components["schemas"]["Instant"];
-                /** @description In all namespaces; for keys that are good for all of them. */
+                /** @description All namespaces; requires a key for all namespaces. */
                 all?: boolean;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16657,7 +16671,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of it, one line of JSON each */
+            /** @description Export the audit log as JSON lines */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16682,21 +16696,21 @@ export interface operations {
     exportActsAsCsv: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said, or by the name or id of their key. */
+                /** @description Actor: the name in the request, or the name or id of the key. */
                 actor?: string;
-                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                /** @description Comma-separated acts: `task.retry`, or `task` for all acts on tasks. */
                 act?: string;
-                /** @description What it was done to: an id, or a name. */
+                /** @description Id or name of the object. */
                 subject?: string;
                 /** @description Not before this instant. */
                 since?: components["schemas"]["Instant"];
                 /** @description Before this instant. */
                 until?: components["schemas"]["Instant"];
-                /** @description In all namespaces; for keys that are good for all of them. */
+                /** @description All namespaces; requires a key for all namespaces. */
                 all?: boolean;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16704,7 +16718,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of it, for a spreadsheet */
+            /** @description Export the audit log as CSV */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16729,7 +16743,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16737,7 +16751,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Who asks, and what they may */
+            /** @description Get the caller and its permissions */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16777,7 +16791,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16785,7 +16799,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The keys, without their secrets */
+            /** @description List keys, without secrets */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16841,9 +16855,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -16855,7 +16869,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make a key */
+            /** @description Create a key */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16904,9 +16918,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -16921,7 +16935,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Make a new key in place of one */
+            /** @description Rotate a key */
             201: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -16971,7 +16985,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17018,7 +17032,7 @@ export interface operations {
                 page_size?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -17072,11 +17086,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
                 /** @description Kept with the tasks and passed on (W3C Trace Context). */
                 traceparent?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -17143,7 +17157,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17238,7 +17252,7 @@ export interface operations {
                 attempt?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17291,7 +17305,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17386,7 +17400,7 @@ export interface operations {
                 attempt?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17481,7 +17495,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17576,7 +17590,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17676,7 +17690,7 @@ export interface operations {
                 page_size?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -17734,7 +17748,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17792,7 +17806,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17841,7 +17855,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17893,7 +17907,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -17961,9 +17975,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18008,7 +18022,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18069,7 +18083,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -18120,7 +18134,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -18171,7 +18185,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -18220,7 +18234,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18281,7 +18295,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18329,7 +18343,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18377,7 +18391,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18428,13 +18442,13 @@ export interface operations {
                 execution_id?: components["schemas"]["Id"];
                 /** @description Jobs that this worker has or had. */
                 worker_id?: string;
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18496,7 +18510,7 @@ export interface operations {
                 status?: components["schemas"]["QueueStatus"];
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18545,11 +18559,11 @@ export interface operations {
                 execution_id?: components["schemas"]["Id"];
                 /** @description Only of this job. */
                 task_id?: components["schemas"]["Id"];
-                /** @description How many at most; 50 where nothing is said. */
+                /** @description Maximum number of items; default: 50. */
                 limit?: number;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18619,7 +18633,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18676,11 +18690,11 @@ export interface operations {
                 target_id?: components["schemas"]["Id"];
                 /** @description How many at most; 50 where nothing is said. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18770,11 +18784,11 @@ export interface operations {
                 target_id?: components["schemas"]["Id"];
                 /** @description How many at most; 50 where nothing is said. */
                 limit?: number;
-                /** @description Where to go on: `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string;
             };
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18855,7 +18869,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18896,7 +18910,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path?: never;
@@ -18937,9 +18951,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
@@ -18993,9 +19007,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                /** @description A repeated request with the same key gets the first response and changes nothing, for at least a day. The same key with a different request is refused. */
                 "Idempotency-Key"?: components["schemas"]["Name"];
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                /** @description Namespace of the request. A key for one namespace implies it; with a key for all namespaces, name it here. Default: `default`. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
