@@ -2681,6 +2681,12 @@ export interface components {
             error: "ACCOUNT_IN_USE";
             reserved_credits: number;
         };
+        /** @description Actor and note of an act. */
+        Act: {
+            note?: components["schemas"]["Note"] | null;
+            /** @description Name of the actor; default: the name of the key. */
+            requested_by?: components["schemas"]["Name"] | null;
+        };
         ActLine: {
             id: components["schemas"]["Id"];
             at: components["schemas"]["Instant"];
@@ -2701,12 +2707,6 @@ export interface components {
             request_id: string | null;
             before: unknown;
             after: unknown;
-        };
-        /** @description Actor and note of an act. */
-        Actor: {
-            note?: components["schemas"]["Note"] | null;
-            /** @description Name of the actor; default: the name of the key. */
-            requested_by?: components["schemas"]["Name"] | null;
         };
         /** @description Give either `by` or `to`. */
         Advance: {
@@ -8403,7 +8403,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Actor"];
+                "application/json": components["schemas"]["Act"];
             };
         };
         responses: {
@@ -8523,7 +8523,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Actor"];
+                "application/json": components["schemas"]["Act"];
             };
         };
         responses: {
@@ -8643,7 +8643,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["Actor"];
+                "application/json": components["schemas"]["Act"];
             };
         };
         responses: {

@@ -463,7 +463,7 @@ async fn forecast(
 /// Actor and note of an act.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Actor)]
+#[schema(as = Act)]
 struct TaskActIn {
     #[serde(default)]
     #[schema(value_type = Option<schema_types::NoteSchema>)]
