@@ -66,7 +66,7 @@ enum Workload {
     HttpSubmit,
 }
 
-/// What a workload runs on.
+/// The database of a workload.
 pub struct Bench {
     pub engine: Engine,
     pub workers: usize,

@@ -1,4 +1,4 @@
-//! What is measured. Each starts its clock when everything is ready and stops it when the store shows that all is done.
+//! The workloads. Each starts its clock when everything is ready and stops it when the store shows that all is done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -162,7 +162,7 @@ async fn drain_once(bench: &Bench, n: usize, retry: &Arc<Policy>) -> Result<(f64
     Ok((enqueue, n as f64 / wall))
 }
 
-/// What the rivals' harness does after filling: statistics are made, so that no plan is a guess.
+/// Statistics after filling, as the rivals' harness makes them, so that no plan is a guess.
 pub async fn settle_down(bench: &Bench) -> Result<()> {
     on_postgres(bench, &["analyze comeback.task, comeback.task_open"]).await
 }
@@ -278,7 +278,7 @@ pub async fn lateness(bench: &Bench, n: usize) -> Result<Value> {
     Ok(json!({"n": n, "delay_s": 2, "lateness_ms": percentiles(late)}))
 }
 
-/// So many lives may be under way when no rate is given.
+/// Limit of tasks in progress when no rate is given.
 const MOST_OPEN: u64 = 20_000;
 
 /// A steady stream of lives, one in ten failing once, with its rate per ten seconds. Without a rate it goes as fast as it can.

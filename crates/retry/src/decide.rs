@@ -1,5 +1,7 @@
 //! The only file that decides about a failure.
 //!
+//! Over 500 lines: the whole decision is read in one place, step by step.
+//!
 //! [`decide`] takes a task as it is and how its run ended, and returns the whole change: the state, the counters, the next
 //! time, the events and the reason. It reads no clock and draws no random number. The numbers in the comments are the steps
 //! of this table; the first step that refuses names the reason.
@@ -24,8 +26,6 @@
 //! | 14 | Is that past the deadline? | `dead`, `expired`; or one last try before it |
 //! | 15 | | count the retry |
 //! | 16 | Is there a hold by a dependency, a budget or a person? | held until then, uncounted |
-//!
-//! Over 500 lines: the whole decision about a failure is read in one place, step by step.
 
 use std::sync::Arc;
 

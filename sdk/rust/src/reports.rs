@@ -89,7 +89,7 @@ fn is_about_the_body(error: &Error) -> bool {
     error.problem().is_some_and(|problem| matches!(problem.status, 400 | 413))
 }
 
-/// What was not taken, and is worth another try.
+/// A report that was not accepted and may be sent again.
 struct Again {
     at_once: Vec<Value>,
     later: Vec<Value>,
@@ -116,7 +116,7 @@ fn sort(reports: Vec<Value>, answer: &Value) -> Again {
     again
 }
 
-/// What is told of a run whose own report is refused: it would be refused the next time too. Once, so that it has an end.
+/// The fallback report of a run whose own report is refused: it would be refused again. Sent once, so that it ends.
 fn instead(report: &Value, why: &str) -> Option<Value> {
     const TYPE: &str = "report";
     if report["error"]["type"] == TYPE {

@@ -41,7 +41,7 @@ pub const NAMES: &[&str] = &[
 /// Words of RED's tasks, for the searches.
 const WORDS: [&str; 8] = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel"];
 
-/// What every attack has.
+/// Context of every attack.
 struct Red {
     keys: Keys,
     client: reqwest::Client,
@@ -541,7 +541,7 @@ async fn rule_keys(red: Arc<Red>) {
 /// The queue of the tasks that each have a key of their own.
 const USERS: &str = "users";
 
-/// What an operator does when the attacks are over: cancels the tasks with the many keys. The rest of RED's work stays.
+/// An operator's clean-up after the attacks: cancels the tasks with the many keys. The rest of RED's work stays.
 pub async fn clean_up(keys: &Keys) -> Result<()> {
     let red = red(keys.clone(), Duration::from_secs(600))?;
     let cancel = json!({"action": "cancel", "filter": format!("queue:{USERS}")});

@@ -14,7 +14,7 @@ use crate::server::Keys;
 /// Workers that ask for work side by side.
 const WORKERS: usize = 4;
 
-/// What BLUE felt in a while: milliseconds of every request that was answered, and how many were refused.
+/// BLUE's measurements over some time: milliseconds of every answered request, and the number of refusals.
 #[derive(Clone, Debug, Default)]
 pub struct Felt {
     submit: Vec<f64>,
@@ -94,7 +94,7 @@ impl Blue {
         Ok(Blue { felt, stopped })
     }
 
-    /// What was felt since it was last asked.
+    /// The measurements since the last call.
     pub fn take(&self) -> Felt {
         std::mem::take(&mut *self.felt.lock())
     }

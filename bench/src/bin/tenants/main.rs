@@ -20,7 +20,7 @@ use server::{Keys, Server};
 
 /// BLUE's p99 may grow by this factor under an attack.
 const MOST_SLOWER: f64 = 3.0;
-/// What the server may have resident, in MB.
+/// Limit of the resident memory of the server, in MB.
 const MOST_MEMORY: f64 = 400.0;
 /// By what part resident memory may have grown when everything is over.
 const MOST_GROWN: f64 = 0.2;

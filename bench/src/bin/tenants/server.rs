@@ -79,7 +79,7 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What the process has resident.
+    /// Resident memory of the process.
     pub fn resident_mb(&self) -> f64 {
         let status = self.child.id().and_then(|id| std::fs::read_to_string(format!("/proc/{id}/status")).ok());
         let kib = status.as_deref().unwrap_or_default().lines().find_map(|line| {

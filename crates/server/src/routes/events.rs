@@ -1,4 +1,6 @@
 //! Events: pages, and a resumable stream.
+//!
+//! Over 500 lines: pages and the stream share their filter, their cursors and their limits.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
