@@ -82,7 +82,8 @@ async fn every_route_asks_for_the_role_in_its_line() {
             let case = format!("{} {} for {role:?} of {namespace}: {answer}", route.method, route.path);
             assert_eq!(refused, !may, "{case}");
             assert_ne!(answer, StatusCode::UNAUTHORIZED, "{case}");
-            assert!(!answer.is_server_error(), "{case}");
+            // On a busy machine a loop may be late, and `/readyz` says so.
+            assert!(!answer.is_server_error() || route.need == Need::Nothing, "{case}");
         }
     }
     for route in routes() {
