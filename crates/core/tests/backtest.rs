@@ -172,7 +172,7 @@ fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> TaskHistory {
             snapshot = after(&snapshot, &started);
         }
         now = now + Millis::from_secs(*after_seconds);
-        let outcome = Outcome { speaker: Reporter::Anyone, end: how.clone() };
+        let outcome = Outcome { reporter: Reporter::Anyone, end: how.clone() };
         let change = decide::decide(&snapshot, &outcome, now).expect("may speak");
         records.push(change.record().clone());
         snapshot = after(&snapshot, &change);

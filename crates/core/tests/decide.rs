@@ -346,7 +346,7 @@ fn retry_after_is_honoured_uncounted_and_bounded() {
 #[test]
 fn losses_have_their_own_counter_and_limit() {
     let lose = |snapshot: &Snapshot, now| {
-        let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
         decide::decide(snapshot, &outcome, now).expect("the server may speak")
     };
     // A2: the default with a policy repeats, uncounted, three times; the fourth is a poison pill.
@@ -381,7 +381,7 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     hook.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..(*hook.task.lane).clone() });
     let claimed = lease(&hook, T0);
     assert_eq!((claimed.task.state, claimed.task.run), (State::Claimed, 0));
-    let lost = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let lost = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     let late = T0 + Millis::from_secs(60);
     let change = decide::decide(&claimed, &lost, late).expect("given back");
     assert_eq!((change.after().state, change.after().counters), (State::Pending, Counters::default()));
@@ -389,7 +389,7 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     let change = decide::decide(&sent, &lost, late).expect("lost");
     assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
     // F1-10: the callee may answer before the start call returned.
-    let early = Outcome { speaker: Reporter::Run(1), end: End::Succeeded { result: None } };
+    let early = Outcome { reporter: Reporter::Run(1), end: End::Succeeded { result: None } };
     let change = decide::decide(&sent, &early, T0).expect("accepted");
     assert_eq!((change.after().state, change.after().run), (State::Succeeded, 1));
 }
@@ -513,8 +513,8 @@ fn snooze_and_release_cost_no_attempt() {
 #[test]
 fn only_the_live_lease_may_speak() {
     let snapshot = running(Some(native(json!({}))));
-    let say = |speaker, now| {
-        decide::decide(&snapshot, &Outcome { speaker, end: End::Succeeded { result: None } }, now)
+    let say = |reporter, now| {
+        decide::decide(&snapshot, &Outcome { reporter, end: End::Succeeded { result: None } }, now)
             .map(|it| it.after().state)
     };
     let lost = Err(Rejection::LeaseLost);
@@ -527,14 +527,14 @@ fn only_the_live_lease_may_speak() {
     assert_eq!(say(Reporter::Attempt(0), T0), Ok(State::Succeeded));
     assert_eq!(say(Reporter::Attempt(1), T0), lost);
     let waiting = pending(None);
-    for speaker in [Reporter::Lease(0), Reporter::Run(0), Reporter::Anyone] {
-        let outcome = Outcome { speaker, end: End::Released };
+    for reporter in [Reporter::Lease(0), Reporter::Run(0), Reporter::Anyone] {
+        let outcome = Outcome { reporter, end: End::Released };
         assert_eq!(decide::decide(&waiting, &outcome, T0), Err(Rejection::LeaseLost));
     }
     let canceled =
         transition::cancel(&snapshot.task, Reason::Canceled, &transition::Actor::default(), T0).expect("open");
     let gone = after(&snapshot, &canceled);
-    let outcome = Outcome { speaker: Reporter::Lease(1), end: End::Released };
+    let outcome = Outcome { reporter: Reporter::Lease(1), end: End::Released };
     assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
 }
 
@@ -543,7 +543,7 @@ fn only_the_live_lease_may_speak() {
 fn a_lease_may_say_of_itself_that_it_is_lost() {
     let snapshot = running(Some(native(json!({"on_lost": "retry"}))));
     let lost = |number| {
-        let outcome = Outcome { speaker: Reporter::Lease(number), end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { reporter: Reporter::Lease(number), end: End::Lost(Trigger::LeaseExpired) };
         decide::decide(&snapshot, &outcome, T0)
     };
     let change = lost(1).expect("its own");
@@ -551,7 +551,7 @@ fn a_lease_may_say_of_itself_that_it_is_lost() {
     let failure = change.record().failure.as_ref().expect("a failure");
     assert!(failure.message.ends_with("was started again and does not know of it"), "{}", failure.message);
     assert_eq!(lost(2).err(), Some(Rejection::LeaseLost));
-    let early = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let early = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     assert_eq!(decide::decide(&snapshot, &early, T0).err(), Some(Rejection::NotDue), "a loop has to wait for its end");
 }
 
@@ -570,12 +570,12 @@ fn a_retry_after_that_cannot_be_read_is_noted() {
 #[test]
 fn an_attempt_speaks_only_while_it_names_one_run() {
     let speaks = |snapshot: &Snapshot, attempt, now| {
-        let outcome = Outcome { speaker: Reporter::Attempt(attempt), end: End::Succeeded { result: None } };
+        let outcome = Outcome { reporter: Reporter::Attempt(attempt), end: End::Succeeded { result: None } };
         decide::decide(snapshot, &outcome, now).is_ok()
     };
     let first = running(Some(native(json!({}))));
     let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..class(Class::RateLimited) };
-    let lost = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let lost = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     let expired = T0 + Millis::from_secs(60);
     let failed = end(&first, End::Failed(error("x")), T0);
     let partings = [
@@ -592,7 +592,7 @@ fn an_attempt_speaks_only_while_it_names_one_run() {
         assert!(!speaks(&second, 0, now), "{what}: the first run's callback is stale");
         let (third, now) = come_back(&after(&second, &end(&second, End::Failed(error("x")), now)));
         assert!(!speaks(&third, 0, now) && !speaks(&third, 1, now), "{what}: parted for good");
-        let by_run = Outcome { speaker: Reporter::Run(3), end: End::Succeeded { result: None } };
+        let by_run = Outcome { reporter: Reporter::Run(3), end: End::Succeeded { result: None } };
         assert!(decide::decide(&third, &by_run, now).is_ok(), "{what}: its run still does");
     }
     let (second, now) = come_back(&after(&first, &failed));
@@ -607,7 +607,7 @@ fn the_server_says_only_what_is_so() {
     timed.task.timeout = Some(Millis::from_secs(30));
     let run = lease(&timed, T0);
     let say = |end: End, now| {
-        decide::decide(&run, &Outcome { speaker: Reporter::Server, end }, now).map(|change| change.after().state)
+        decide::decide(&run, &Outcome { reporter: Reporter::Server, end }, now).map(|change| change.after().state)
     };
     let idle = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
     let (timeout, expiry) = (T0 + Millis::from_secs(30), T0 + Millis::from_secs(60));
@@ -618,9 +618,9 @@ fn the_server_says_only_what_is_so() {
         assert_eq!(say(End::Lost(trigger), expiry), Ok(State::RetryPending));
     }
     let boundless = running(None);
-    let outcome = Outcome { speaker: Reporter::Server, end: idle() };
+    let outcome = Outcome { reporter: Reporter::Server, end: idle() };
     assert_eq!(decide::decide(&boundless, &outcome, expiry), Err(Rejection::NotDue), "it has no timeout");
-    let mine = Outcome { speaker: Reporter::Lease(1), end: idle() };
+    let mine = Outcome { reporter: Reporter::Lease(1), end: idle() };
     assert!(decide::decide(&run, &mine, T0).is_ok(), "a worker may report a timeout of its own");
     assert_eq!(transition::expire(&run.task, true, T0), Err(Rejection::NotDue));
 }

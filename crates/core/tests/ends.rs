@@ -59,7 +59,7 @@ fn failed(policy: Value, failure: Failure) -> Transition {
 fn lost(policy: Value) -> Transition {
     let snapshot = running(Some(native(policy)));
     let late = T0 + Millis::from_secs(3_600);
-    let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let outcome = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
     comeback_core::decide::decide(&snapshot, &outcome, late).expect("it is lost")
 }
 

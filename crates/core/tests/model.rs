@@ -234,8 +234,8 @@ impl Real {
         }
     }
 
-    fn end(&mut self, speaker: Reporter, end: End, now: Timestamp) {
-        let decided = decide::decide(&self.snapshot, &Outcome { speaker, end }, now);
+    fn end(&mut self, reporter: Reporter, end: End, now: Timestamp) {
+        let decided = decide::decide(&self.snapshot, &Outcome { reporter, end }, now);
         self.take(decided);
     }
 }

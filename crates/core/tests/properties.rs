@@ -136,8 +136,8 @@ impl Life {
         Some(change)
     }
 
-    fn end(&mut self, speaker: Reporter, end: End) -> Option<Transition> {
-        let outcome = Outcome { speaker, end };
+    fn end(&mut self, reporter: Reporter, end: End) -> Option<Transition> {
+        let outcome = Outcome { reporter, end };
         let decided = decide::decide(&self.snapshot, &outcome, self.now);
         assert_eq!(decided, decide::decide(&self.snapshot, &outcome, self.now), "same question, same answer");
         self.change(decided)
@@ -195,9 +195,9 @@ impl Life {
         }
     }
 
-    fn fail(&mut self, speaker: Reporter, failure: &Failure) {
+    fn fail(&mut self, reporter: Reporter, failure: &Failure) {
         let before = self.snapshot.task.clone();
-        let Some(change) = self.end(speaker, End::Failed(failure.clone())) else { return };
+        let Some(change) = self.end(reporter, End::Failed(failure.clone())) else { return };
         let Some(next) = change.after().next_retry_at else { return };
         let policy = self.snapshot.policy.clone().expect("only a policy retries");
         let delay = next.since(self.now);

@@ -217,7 +217,7 @@ fn pause_keeps_the_due_time_and_stops_only_the_timeout() {
     assert_eq!(paused.timeout_at, absolute, "A14: an attempt's deadline goes on");
     let resumed = transition::resume(&paused, &Actor::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
     assert_eq!(resumed.timeout_at, absolute);
-    let idle = Outcome { speaker: Reporter::Server, end: End::Failed(Failure::new(Trigger::Timeout, "too long")) };
+    let idle = Outcome { reporter: Reporter::Server, end: End::Failed(Failure::new(Trigger::Timeout, "too long")) };
     let late = Snapshot { task: paused, ..pending(Some(native(json!({})))) };
     let change = decide::decide(&late, &idle, T0 + Millis::from_secs(20)).unwrap();
     assert_eq!((change.after().state, change.after().paused_from), (State::Paused, Some(State::RetryPending)));
@@ -290,12 +290,12 @@ fn a_hook_whose_start_failed_is_started_again() {
     snapshot.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..Lane::default() });
     let claimed = lease(&snapshot, T0);
     let refused = Failure::new(Trigger::StartFailed, "connection refused");
-    let outcome = Outcome { speaker: Reporter::Server, end: End::Failed(refused) };
+    let outcome = Outcome { reporter: Reporter::Server, end: End::Failed(refused) };
     let change = decide::decide(&claimed, &outcome, T0).unwrap();
     assert_eq!((change.after().state, change.after().counters.attempt), (State::RetryPending, 1));
     let (again, now) = come_back(&after(&claimed, &change));
     let started = transition::hook_started(&again.task, Millis::from_secs(1_800), now).unwrap();
-    let answer = Outcome { speaker: Reporter::Attempt(1), end: End::Succeeded { result: None } };
+    let answer = Outcome { reporter: Reporter::Attempt(1), end: End::Succeeded { result: None } };
     let change = decide::decide(&after(&again, &started), &answer, now).unwrap();
     assert_eq!((change.after().state, change.after().counters.attempt), (State::Succeeded, 1));
 }
@@ -316,13 +316,13 @@ fn a_hook_goes_through_claimed() {
         assert_eq!(started.task.lease.as_ref().and_then(|lease| lease.expires_at), None, "its timeout bounds it");
         seen.push((started.task.state, started.task.counters.attempt));
         now = started.task.timeout_at.expect("a timeout");
-        let speaker = Reporter::Server;
+        let reporter = Reporter::Server;
         let finish = if round < 2 {
             End::Failed(Failure::new(Trigger::Timeout, "idle"))
         } else {
             End::Succeeded { result: None }
         };
-        let change = decide::decide(&started, &Outcome { speaker, end: finish }, now).unwrap();
+        let change = decide::decide(&started, &Outcome { reporter, end: finish }, now).unwrap();
         seen.push((change.after().state, change.after().counters.attempt));
         if round < 2 {
             now = change.after().due().expect("due");
@@ -345,11 +345,11 @@ fn a_hook_goes_through_claimed() {
 #[test]
 fn who_speaks_of_a_run_means_the_one_that_lasts_or_one_before_it() {
     use Reporter::{Anyone, Attempt, Run};
-    let check = |state: State, run: u32, speaker: Reporter, lasts: bool, meant: Option<u32>| {
+    let check = |state: State, run: u32, reporter: Reporter, lasts: bool, meant: Option<u32>| {
         let mut task = in_state(state);
         (task.run, task.counters.attempt) = (run, 1);
-        let found = (task.is_meant_by(speaker), task.run_meant_by(speaker));
-        assert_eq!(found, (lasts, meant), "{state} in run {run}: {speaker:?}");
+        let found = (task.is_meant_by(reporter), task.run_meant_by(reporter));
+        assert_eq!(found, (lasts, meant), "{state} in run {run}: {reporter:?}");
     };
     check(State::Running, 2, Run(2), true, Some(2));
     check(State::Running, 2, Run(1), false, Some(1));

@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while !task.state.is_terminal() {
         let leased = transition::lease(&task, "worker-1", Millis::from_secs(60), now)?.after;
         let failure = Failure { status: Some(503), ..Failure::new(Trigger::Error, "Service Unavailable") };
-        let outcome = Outcome { speaker: Reporter::Lease(leased.lease_number), end: End::Failed(failure) };
+        let outcome = Outcome { reporter: Reporter::Lease(leased.lease_number), end: End::Failed(failure) };
         let (decided, record) = decide(&Snapshot::new(leased, policy.clone()), &outcome, now)?.into_parts();
         println!("{}", explain::verdict(&record));
         now = decided.next_retry_at.unwrap_or(now);

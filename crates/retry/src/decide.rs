@@ -69,7 +69,7 @@ impl Snapshot {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The reporter.
-    pub speaker: Reporter,
+    pub reporter: Reporter,
     /// The reported end.
     pub end: End,
 }
@@ -131,8 +131,8 @@ const LAST_TRY_MARGIN: Millis = Millis::from_secs(1);
 pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<Transition, Rejection> {
     let task = &snapshot.task;
     let now = task.time(now);
-    authorize(task, outcome.speaker, now)?; // 1
-    if outcome.speaker == Reporter::Server {
+    authorize(task, outcome.reporter, now)?; // 1
+    if outcome.reporter == Reporter::Server {
         check_still_due(task, &outcome.end, now)?;
     }
     match &outcome.end {
@@ -149,19 +149,19 @@ pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<
 }
 
 /// 1: the lease number says who may speak; an expired lease says nothing any more (R-I5).
-fn authorize(task: &Task, speaker: Reporter, now: Timestamp) -> Result<(), Rejection> {
+fn authorize(task: &Task, reporter: Reporter, now: Timestamp) -> Result<(), Rejection> {
     if task.state == State::Canceled {
         return Err(Rejection::TaskCanceled);
     }
     let Some(lease) = &task.lease else {
-        return Err(match speaker {
+        return Err(match reporter {
             Reporter::Server => Rejection::WrongState { state: task.state, verb: "settled" },
             _ => Rejection::LeaseLost,
         });
     };
     let live = lease.expires_at.is_none_or(|at| at > now);
-    let holds = live || !matches!(speaker, Reporter::Lease(_));
-    if holds && task.is_meant_by(speaker) { Ok(()) } else { Err(Rejection::LeaseLost) }
+    let holds = live || !matches!(reporter, Reporter::Lease(_));
+    if holds && task.is_meant_by(reporter) { Ok(()) } else { Err(Rejection::LeaseLost) }
 }
 
 /// A loop may have looked before a heartbeat came: what it says is measured against the task as it is now.

@@ -41,7 +41,7 @@ pub fn repair(snapshot: &Snapshot, last: Option<&Record>, now: Timestamp) -> Rep
     let worker: Arc<str> = "repair".into();
     let number = task.lease_number;
     before.task.lease = Some(Lease { number, worker, acquired_at: now, expires_at: None });
-    let outcome = Outcome { speaker: Reporter::Lease(number), end: End::Failed(failure.clone()) };
+    let outcome = Outcome { reporter: Reporter::Lease(number), end: End::Failed(failure.clone()) };
     match decide(&before, &outcome, now) {
         Ok(change) if change.after().state == State::RetryPending => Repair::Retry,
         Ok(change) => Repair::Stay(change.after().reason.unwrap_or(Reason::Final)),

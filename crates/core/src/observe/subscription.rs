@@ -217,6 +217,14 @@ impl Format {
     }
 }
 
+/// Deliveries that may wait for each subscription, however many share the quota of their namespace.
+const LEAST_WAITING: u64 = 10;
+
+/// Limit of waiting deliveries of one of `subscriptions` that share a quota equally; `limit` at most.
+pub fn waiting_limit(quota: u64, subscriptions: u64, limit: u64) -> u64 {
+    (quota / subscriptions.max(1)).max(LEAST_WAITING).min(limit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,5 +316,15 @@ mod tests {
         assert_eq!((&cloud["data"], &cloud["id"]), (&plain["data"], &json!("evt_f1-2")));
         let retry = Message::of_event("f1-2", "RetryFailed", "n", &event(EventKind::AttemptFailed, 2), None);
         assert_ne!(retry.id, message.id, "two deliveries of one event are told apart");
+    }
+
+    #[test]
+    fn subscriptions_share_the_quota_of_waiting_deliveries() {
+        for (subscriptions, expected) in
+            [(0, 10_000), (1, 10_000), (5, 10_000), (10, 5_000), (1_000, 50), (100_000, 10)]
+        {
+            assert_eq!(waiting_limit(50_000, subscriptions, 10_000), expected, "{subscriptions}");
+        }
+        assert_eq!(waiting_limit(50_000, 100_000, 3), 3, "the limit of one counts");
     }
 }

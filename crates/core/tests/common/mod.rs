@@ -47,8 +47,8 @@ pub fn running(policy: Option<Policy>) -> Snapshot {
 }
 
 pub fn end(snapshot: &Snapshot, end: End, now: Timestamp) -> Transition {
-    let speaker = Reporter::Lease(snapshot.task.lease_number);
-    let outcome = Outcome { speaker, end };
+    let reporter = Reporter::Lease(snapshot.task.lease_number);
+    let outcome = Outcome { reporter, end };
     let change = decide::decide(snapshot, &outcome, now).expect("may speak");
     assert_eq!(change.after().broken_invariant(), None);
     change

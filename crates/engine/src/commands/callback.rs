@@ -34,7 +34,7 @@ impl Engine {
         if seen.task.lane.executor != Executor::Hook {
             return Err(Invalid::one("run", "a worker's run ends by its lease, not by a callback").into());
         }
-        self.change_seen(seen, TaskChange::End(Outcome { speaker: callback.fence, end })).await
+        self.change_seen(seen, TaskChange::End(Outcome { reporter: callback.fence, end })).await
     }
 
     /// Claims hook tasks for the calls that start them (T6). They are `claimed` until the call was answered.
@@ -56,7 +56,7 @@ impl Engine {
         failure: Failure,
     ) -> Result<Changed, CommandError> {
         let failure = self.core.config.limits.checked(&Failure { trigger: Trigger::StartFailed, ..failure });
-        let outcome = Outcome { speaker: Reporter::Lease(claim.number), end: End::Failed(failure) };
+        let outcome = Outcome { reporter: Reporter::Lease(claim.number), end: End::Failed(failure) };
         self.change_one(namespace, claim.task, TaskChange::End(outcome)).await
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
                 Ok(end) => {
                     answers.push(None);
                     let LeaseRef { task, number } = report.lease;
-                    let change = TaskChange::End(Outcome { speaker: Reporter::Lease(number), end });
+                    let change = TaskChange::End(Outcome { reporter: Reporter::Lease(number), end });
                     requests.push(match core.cache.take(task, number) {
                         Some(stored) => ChangeRequest::cached(stored, change),
                         None => ChangeRequest::of(task, change),

@@ -31,7 +31,7 @@ impl Engine {
             let left = self.core.store.load(ids).await?.into_iter().flatten();
             let requests = left.filter(|it| is_own(&it.task, &self.core.config.kinds)).map(|it| {
                 let outcome =
-                    Outcome { speaker: Reporter::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
+                    Outcome { reporter: Reporter::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
                 ChangeRequest::cached(it, TaskChange::End(outcome))
             });
             recovered += count_changed(&self.core.apply_changes(requests.collect(), Behalf::Caller).await?);

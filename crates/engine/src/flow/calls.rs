@@ -64,7 +64,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
 /// Starts a leased call; `None` if it was canceled with its execution.
 async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
-    let end = |end: End| Some(TaskChange::End(Outcome { speaker: Reporter::Lease(lease_number), end }));
+    let end = |end: End| Some(TaskChange::End(Outcome { reporter: Reporter::Lease(lease_number), end }));
     let Some(step) = claimed.step.as_deref().and_then(Step::read) else {
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
@@ -255,7 +255,7 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
         for end in ends {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-hear");
-            let outcome = Outcome { speaker: Reporter::Server, end: heard(core, &end).await? };
+            let outcome = Outcome { reporter: Reporter::Server, end: heard(core, &end).await? };
             requests.push(ChangeRequest::exact(end.task, TaskChange::End(outcome)));
         }
         Ok(count_changed(&core.apply_changes(requests, Behalf::Loop(Loop::Flow)).await?) as usize)
@@ -265,7 +265,7 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
 
 /// Ends a call at once, before an act that depends on it.
 pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
-    let change = TaskChange::End(Outcome { speaker: Reporter::Server, end: heard(core, &end).await? });
+    let change = TaskChange::End(Outcome { reporter: Reporter::Server, end: heard(core, &end).await? });
     core.apply_changes(vec![ChangeRequest::cached(end.task, change)], Behalf::Caller).await.map(drop)
 }
 

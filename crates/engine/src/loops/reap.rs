@@ -45,7 +45,7 @@ pub(super) fn losses_are_suspended(core: &Core, due_by: Timestamp) -> bool {
 
 /// The end of a run whose lease has expired.
 pub fn lost(stored: &Stored) -> TaskChange {
-    TaskChange::End(Outcome { speaker: Reporter::Server, end: End::Lost(trigger(&stored.task)) })
+    TaskChange::End(Outcome { reporter: Reporter::Server, end: End::Lost(trigger(&stored.task)) })
 }
 
 /// The trigger of a failure by an expired lease.

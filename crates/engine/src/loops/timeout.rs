@@ -43,5 +43,5 @@ fn timed_out(stored: &Stored) -> TaskChange {
         (None, _) => "the run took too long".to_owned(),
     };
     let failure = Failure::new(Trigger::Timeout, message);
-    TaskChange::End(Outcome { speaker: Reporter::Server, end: End::Failed(failure) })
+    TaskChange::End(Outcome { reporter: Reporter::Server, end: End::Failed(failure) })
 }

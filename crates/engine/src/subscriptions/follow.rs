@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use comeback_core::dependency::Change;
 use comeback_core::filter::{Filter, Subject};
-use comeback_core::subscription::Message;
+use comeback_core::subscription::{Message, waiting_limit};
 use comeback_core::{Millis, Quota, TaskId, Timestamp};
 use comeback_store::{
     Applied, Dependency, Feed, FeedCursor, FeedEvent, Loop, Resource, ResourceKind, StoreError, Stored, Submission,
@@ -35,10 +35,8 @@ const TOGETHER: usize = 64;
 const MOST_MADE: usize = 5_000;
 /// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(60);
-/// Places without deliveries that one tick writes; the others are written by the next ones.
-const MOST_WRITTEN: usize = 32;
-/// Deliveries that may wait for each subscription, however many subscriptions share the namespace's quota.
-const LEAST_WAITING: u64 = 10;
+/// Positions that one tick stores without deliveries; the next ticks store the others.
+const MOST_STORED_POSITIONS: usize = 32;
 
 /// Stretches of the feed, and tasks that they are about, that are in memory at once.
 const MOST_PAGES: usize = 8;
@@ -55,8 +53,8 @@ pub(crate) struct FeedPositions {
     alerts: AtomicBool,
     places: Mutex<HashMap<Key, (u32, FeedCursor)>>,
     waiting: Mutex<HashMap<Key, Waiting>>,
-    /// Rows that need not be read, by their version.
-    resting: Mutex<HashMap<Key, (u32, SkipReason)>>,
+    /// Rows that are skipped, with the version they had.
+    skipped: Mutex<HashMap<Key, (u32, SkipReason)>>,
     /// Order of namespaces.
     turns: Turns,
 }
@@ -64,10 +62,10 @@ pub(crate) struct FeedPositions {
 /// Why a subscription's row need not be read.
 #[derive(Clone, Copy)]
 enum SkipReason {
-    /// It wants nothing but events of its namespace, and had none.
-    UntilNews,
-    /// Its deliveries wait; they are counted again at this time.
-    FullUntil(Timestamp),
+    /// Its namespace had no new events, and it wants nothing else.
+    NoEvents,
+    /// It has its limit of waiting deliveries; they are counted again at this time.
+    Full(Timestamp),
 }
 
 impl FeedPositions {
@@ -87,13 +85,13 @@ impl FeedPositions {
         self.places.lock().remove(&key(row));
     }
 
-    fn rest(&self, row: &Resource, rest: SkipReason) {
-        self.resting.lock().insert(key(row), (row.version, rest));
+    fn set_skip_reason(&self, row: &Resource, reason: SkipReason) {
+        self.skipped.lock().insert(key(row), (row.version, reason));
     }
 
-    fn resting(&self, row: &Resource) -> Option<SkipReason> {
-        let resting = self.resting.lock();
-        resting.get(&key(row)).filter(|(version, _)| *version == row.version).map(|(_, rest)| *rest)
+    fn skip_reason(&self, row: &Resource) -> Option<SkipReason> {
+        let skipped = self.skipped.lock();
+        skipped.get(&key(row)).filter(|(version, _)| *version == row.version).map(|(_, reason)| *reason)
     }
 
     pub fn anybody(&self, sort: ResourceKind) -> bool {
@@ -117,7 +115,7 @@ impl FeedPositions {
         let stays = |(of, namespace, name): &Key| *of != sort || there.contains(&(namespace, name));
         self.places.lock().retain(|key, _| stays(key));
         self.waiting.lock().retain(|key, _| stays(key));
-        self.resting.lock().retain(|key, _| stays(key));
+        self.skipped.lock().retain(|key, _| stays(key));
     }
 }
 
@@ -312,9 +310,9 @@ struct FollowTick {
     pages: Pages,
     tasks: Tasks,
     progress: Progress,
-    /// Places without deliveries that were written.
-    written: usize,
-    /// The deliveries of one subscription that may wait, by namespace.
+    /// Positions that were stored without deliveries.
+    stored_positions: usize,
+    /// Limit of waiting deliveries of one subscription, by namespace.
     most_waiting: HashMap<String, u64>,
 }
 
@@ -327,25 +325,25 @@ impl FollowTick {
         }
         let quota = core.config.quotas.get(Quota::WaitingDeliveries);
         let limit = core.config.limits.waiting_deliveries as u64;
-        most_waiting.values_mut().for_each(|it| *it = (quota / (*it).max(1)).max(LEAST_WAITING).min(limit));
+        most_waiting.values_mut().for_each(|it| *it = waiting_limit(quota, *it, limit));
         let (pages, tasks, progress) = Default::default();
-        FollowTick { pages, tasks, progress, written: 0, most_waiting }
+        FollowTick { pages, tasks, progress, stored_positions: 0, most_waiting }
     }
 
-    /// Passes over a subscription whose row has nothing to say: whether it did.
-    async fn passes_over(&mut self, core: &Core, row: &Resource, now: Timestamp) -> Result<bool, StoreError> {
-        match core.feed_positions.resting(row) {
-            Some(SkipReason::FullUntil(until)) => Ok(now < until),
-            Some(SkipReason::UntilNews) => {
+    /// Skips a subscription without reading its row, if it is known to have nothing to deliver. Returns whether it was skipped.
+    async fn skip(&mut self, core: &Core, row: &Resource, now: Timestamp) -> Result<bool, StoreError> {
+        match core.feed_positions.skip_reason(row) {
+            Some(SkipReason::Full(until)) => Ok(now < until),
+            Some(SkipReason::NoEvents) => {
                 let Some(place) = core.feed_positions.place(row, None) else { return Ok(false) };
                 let feed = self.pages.after(core, Some(place)).await?;
                 if feed.next() == Some(place) {
                     return Ok(true);
                 }
                 let is_unwanted = feed.events().iter().all(|it| it.namespace != row.namespace);
-                let passes = is_unwanted && !self.has_to_write(row, now);
+                let passes = is_unwanted && !self.must_store_position(row, now);
                 if passes {
-                    self.moves_on(core, row, &feed);
+                    self.advance(core, row, &feed);
                 }
                 Ok(passes)
             }
@@ -353,12 +351,13 @@ impl FollowTick {
         }
     }
 
-    /// Whether the place is written although there is nothing to deliver.
-    fn has_to_write(&self, row: &Resource, now: Timestamp) -> bool {
-        now.since(row.updated_at) >= WRITTEN_EVERY && self.written < MOST_WRITTEN
+    /// Whether the position is stored although there is nothing to deliver.
+    fn must_store_position(&self, row: &Resource, now: Timestamp) -> bool {
+        now.since(row.updated_at) >= WRITTEN_EVERY && self.stored_positions < MOST_STORED_POSITIONS
     }
 
-    fn moves_on(&mut self, core: &Core, row: &Resource, feed: &FeedBatch) {
+    /// Moves the position in memory behind a batch without deliveries.
+    fn advance(&mut self, core: &Core, row: &Resource, feed: &FeedBatch) {
         core.feed_positions.note(row, feed.next());
         self.progress.more = true;
         self.progress.moved += 1;
@@ -408,11 +407,11 @@ async fn follow(
     round: &mut FollowTick,
     now: Timestamp,
 ) -> Result<Option<Step>, StoreError> {
-    if round.passes_over(core, row, now).await? {
+    if round.skip(core, row, now).await? {
         return Ok(None);
     }
     let (spec, standing) = read(row)?;
-    let most = round.most_waiting.get(&row.namespace).copied().unwrap_or(LEAST_WAITING);
+    let most = round.most_waiting.get(&row.namespace).copied().unwrap_or_default();
     let full_since = core.full_since(row, &standing, most, now).await?;
     let step = |standing: SubscriptionState, start| {
         Some(Step { moved: Resource { standing: text(&standing), ..row.clone() }, start })
@@ -420,7 +419,7 @@ async fn follow(
     if full_since.is_some() {
         // It goes on where it stopped, once there is room.
         if standing.full_since == full_since {
-            core.feed_positions.rest(row, SkipReason::FullUntil(now + COUNTED_EVERY));
+            core.feed_positions.set_skip_reason(row, SkipReason::Full(now + COUNTED_EVERY));
             return Ok(None);
         }
         return Ok(step(SubscriptionState { full_since, ..standing }, Submission::in_namespace(&row.namespace)));
@@ -435,14 +434,14 @@ async fn follow(
     let mut messages = wanted(core, row, &spec, feed.events(), &mut round.tasks, now).await?;
     messages.extend(changes);
     if messages.is_empty() && standing.full_since.is_none() {
-        if !round.has_to_write(row, now) {
-            round.moves_on(core, row, &feed);
+        if !round.must_store_position(row, now) {
+            round.advance(core, row, &feed);
             if !wants_changes(&spec) {
-                core.feed_positions.rest(row, SkipReason::UntilNews);
+                core.feed_positions.set_skip_reason(row, SkipReason::NoEvents);
             }
             return Ok(None);
         }
-        round.written += 1;
+        round.stored_positions += 1;
     }
     let mut start = Submission::in_namespace(&row.namespace);
     let mut last = core.still_open(&standing.last).await?;

@@ -335,9 +335,9 @@ stories! {
             one.tick().await.unwrap();
             let (a, b) = tokio::join!(lease(&one, 5), lease(&two, 5));
             assert_eq!(a.len() + b.len(), 1, "leased once");
-            let (speaker, winner) = if a.is_empty() { (&two, &b[0]) } else { (&one, &a[0]) };
+            let (reporter, winner) = if a.is_empty() { (&two, &b[0]) } else { (&one, &a[0]) };
             assert_eq!(winner.lease.task, id);
-            report(speaker, winner, succeeded()).await.unwrap();
+            report(reporter, winner, succeeded()).await.unwrap();
             let records = one.events("default", id, 0, 100).await.unwrap();
             assert!(records.is_sorted_by_key(|it| it.at), "its own time does not go back: {records:?}");
             assert_eq!(state(&one, id).await, State::Succeeded);

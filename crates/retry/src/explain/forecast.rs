@@ -204,7 +204,7 @@ pub fn play(
         let Some((after, end)) = world(ended, clock) else { return forecast };
         ended += 1;
         clock = clock + after;
-        match decide(&future, &Outcome { speaker: Reporter::Anyone, end }, clock) {
+        match decide(&future, &Outcome { reporter: Reporter::Anyone, end }, clock) {
             Err(_) => return forecast,
             Ok(change) => {
                 let (after, record) = change.into_parts();

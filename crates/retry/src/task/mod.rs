@@ -462,8 +462,8 @@ impl Task {
     }
 
     /// Whether somebody who names a run or an attempt speaks of the one that lasts.
-    pub fn is_meant_by(&self, speaker: Reporter) -> bool {
-        match speaker {
+    pub fn is_meant_by(&self, reporter: Reporter) -> bool {
+        match reporter {
             Reporter::Run(number) => number == self.present_run(),
             // After a loss the same attempt runs again: then only the run tells them apart.
             Reporter::Attempt(number) => number == self.counters.attempt && self.present_run() == self.attempt_number(),
@@ -473,11 +473,11 @@ impl Task {
     }
 
     /// The run that somebody speaks of: one that is named by its number may be over, any other is the one that lasts.
-    pub fn run_meant_by(&self, speaker: Reporter) -> Option<u32> {
+    pub fn run_meant_by(&self, reporter: Reporter) -> Option<u32> {
         let present = self.present_run();
-        match speaker {
+        match reporter {
             Reporter::Run(number) => (number <= present).then_some(number),
-            _ => (self.state.is_active() && self.is_meant_by(speaker)).then_some(present),
+            _ => (self.state.is_active() && self.is_meant_by(reporter)).then_some(present),
         }
     }
 

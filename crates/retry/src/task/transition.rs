@@ -125,7 +125,7 @@ impl TransitionKind {
 /// Why something asked for does not happen. An answer, not an accident.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The speaker's lease is not the live one, or it has run out.
+    /// The reporter's lease is not the live one, or it has run out.
     #[error("the lease is no longer held")]
     LeaseLost,
     /// A canceled task does not change any more.

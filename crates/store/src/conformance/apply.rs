@@ -48,7 +48,7 @@ cases! { "apply";
             {"match": {"status": 418}, "then": "final"}, {"match": {"class": "retryable"}, "then": "retry"}]}))).await;
         let mut snapshot = w.snapshot(&claimed.stored);
         snapshot.guard.holds.push(Hold { until: w.now() + Millis(99_000), reason: "gate psp".into() });
-        let outcome = Outcome { speaker: Reporter::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
+        let outcome = Outcome { reporter: Reporter::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
         let change = decide::decide(&snapshot, &outcome, w.now()).unwrap();
         let expected = change.after().clone();
         assert_eq!(w.apply(change).await, Applied::Done);

@@ -175,7 +175,7 @@ cases! { "heartbeat";
         w.pass(60_000);
         let due = w.store.due(Due::Leases, w.now(), 10).await.unwrap();
         assert_eq!(due.len(), 1);
-        let outcome = Outcome { speaker: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
+        let outcome = Outcome { reporter: Reporter::Server, end: End::Lost(Trigger::LeaseExpired) };
         let change = decide::decide(&w.snapshot(&due[0]), &outcome, w.now()).unwrap();
         assert_eq!(w.apply(change).await, Applied::Done);
         let task = w.load(claimed.stored.task.id).await.task;

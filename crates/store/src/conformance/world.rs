@@ -147,8 +147,8 @@ impl World {
     }
 
     pub fn decide(&self, stored: &Stored, end: End) -> Transition {
-        let speaker = Reporter::Lease(stored.task.lease_number);
-        decide::decide(&self.snapshot(stored), &Outcome { speaker, end }, self.now()).unwrap()
+        let reporter = Reporter::Lease(stored.task.lease_number);
+        decide::decide(&self.snapshot(stored), &Outcome { reporter, end }, self.now()).unwrap()
     }
 
     pub async fn apply(&self, commit: impl Into<Commit>) -> Applied {
@@ -172,7 +172,7 @@ impl World {
         let mut snapshot = self.snapshot(stored);
         snapshot.guard.holds.push(Hold { until: self.now() + Millis(ms), reason: "gate psp".into() });
         let end = End::Failed(Failure::new(Trigger::Error, "held"));
-        let outcome = Outcome { speaker: Reporter::Lease(stored.task.lease_number), end };
+        let outcome = Outcome { reporter: Reporter::Lease(stored.task.lease_number), end };
         self.apply(decide::decide(&snapshot, &outcome, self.now()).unwrap()).await
     }
 
